@@ -1,0 +1,60 @@
+# make            the Python environment in .venv (a second time: nothing to do)
+# make reproduce  trains, evaluates, compares and draws the laptop preset: half an hour on two cores
+# make test       all tests of the laptop path, `make smoke` among them
+# The other targets are listed by `make help`.
+
+PRESET ?= laptop
+PYTHON ?= python3.11
+# Options for every pip call, for example the CPU index of PyTorch on a machine where pip would take a CUDA build.
+PIP_OPTIONS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+SNAKEMAKE := $(BIN)/snakemake --profile profiles/local
+RESULTS := results/$(PRESET)
+REPORT := $(RESULTS)/snakemake_report.html
+
+.DEFAULT_GOAL := environment
+.PHONY: environment help test smoke reproduce report check format keys clean
+
+environment: $(VENV)/.complete
+
+$(VENV)/.complete: envs/laptop.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_OPTIONS) --no-deps -r envs/laptop.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+reproduce: environment ## train, evaluate, compare and draw PRESET (laptop), nothing from the cache; continues where it stopped
+	$(SNAKEMAKE) --configfile config/presets/$(PRESET).yaml --config reuse=none
+	@$(MAKE) --no-print-directory report
+
+report: environment ## Snakemake's report of PRESET as one HTML file, if results are newer than it
+	@if [ -n "$$(find $(RESULTS)/data $(RESULTS)/tables $(RESULTS)/figures -newer $(REPORT) -type f 2>/dev/null || echo new)" ] || [ ! -f $(REPORT) ]; then \
+	  $(SNAKEMAKE) --configfile config/presets/$(PRESET).yaml --config reuse=none --report $(REPORT); fi
+
+smoke: ## the whole workflow on two methods, one seed and six steps: three minutes
+	@$(MAKE) --no-print-directory reproduce PRESET=smoke
+
+test: environment ## every test of the laptop path
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+check: environment ## formatting and lint
+	$(BIN)/ruff check workflow tests
+	$(BIN)/ruff format --check workflow tests
+	$(BIN)/snakefmt --check Snakefile workflow/rules
+	$(BIN)/dara check-config
+
+format: environment ## format all code
+	$(BIN)/ruff check --fix workflow tests
+	$(BIN)/ruff format workflow tests
+	$(BIN)/snakefmt Snakefile workflow/rules
+
+keys: environment ## the page of documented configuration keys, from the models
+	$(BIN)/dara keys --out docs/configuration.md
+
+clean: ## remove results and scratch of PRESET (never the cached and published ones)
+	rm -rf results/$(PRESET)

@@ -1,0 +1,50 @@
+# The whole reproduction: data -> warm start -> training -> evaluation -> scores -> frames -> tables, figures and report.
+# What each rule does is a function of the package in workflow/dara/; what is run is decided by config/.
+from snakemake.utils import min_version
+
+min_version("9.27")
+
+
+report: "workflow/report/workflow.rst"
+
+
+configfile: "config/config.yaml"
+
+
+# A profile or --configfile chooses the preset; without either it is the laptop's.
+if "preset" not in config:
+
+    configfile: "config/presets/laptop.yaml"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/analyze.smk"
+include: "workflow/rules/report.smk"
+
+
+# With `reuse: only` nothing can be trained or evaluated, because the rules for it are not there.
+if FLOW.reuse != "only":
+
+    include: "workflow/rules/data.smk"
+    include: "workflow/rules/train.smk"
+    include: "workflow/rules/evaluate.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        rules.tables.input,
+        rules.figures.input,
+    localrule: True
+
+
+rule trained:
+    input:
+        [FLOW.run_file(run, "manifest.json") for run in FLOW.plan.runs],
+    localrule: True
+
+
+rule evaluated:
+    input:
+        [FLOW.score_file(run) for run in FLOW.evaluated],
+    localrule: True

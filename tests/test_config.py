@@ -1,0 +1,170 @@
+"""Configuration: every mistake is one sentence with file, key and the right form, before anything runs."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from dara.keys import keys_page
+from dara.loading import ConfigurationError, load_all_presets, load_configuration, load_preset, merge, read_yaml
+from dara.methods import available_methods, load_method
+from dara.runs import Paths, data_id, method_spec, plan_runs, run_id, spec_sha256, use_cached
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A copy of config/ that a test may spoil."""
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    return tmp_path
+
+
+def spoil(root: Path, file: str, old: str, new: str) -> str:
+    """Replace `old` in a configuration file and return the error that follows."""
+    path = root / "config" / file
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(ConfigurationError) as error:
+        load_all_presets(root)
+    return str(error.value).replace(f"{root}/", "")
+
+
+def test_every_preset_and_experiment_file_is_valid():
+    presets = load_all_presets(ROOT)
+    assert {"laptop", "smoke"} <= set(presets)
+    assert {"tool_main", "math_main"} <= set(presets["laptop"].experiments)
+
+
+def test_the_laptop_matrix_is_the_planned_one():
+    plan = plan_runs(load_preset(ROOT, ROOT / "config/presets/laptop.yaml"))
+    cells = {
+        experiment: {(plan.runs[run].method.name, plan.runs[run].seed) for run in runs}
+        for experiment, runs in plan.experiments.items()
+    }
+    wanted = {(method, seed) for method in ("grpo", "gdpo", "dara_sym", "dara_asym") for seed in (100, 101, 102)}
+    assert cells == {"tool_main": wanted, "math_main": wanted}
+    steps = {spec.task: (spec.group_size, spec.prompts_per_step, spec.steps) for spec in plan.runs.values()}
+    assert steps == {"tool_calling": (4, 32, 80), "math": (8, 32, 110)}
+    assert all(spec.model.warm_start.seed >= 100 for spec in plan.runs.values())
+
+
+def test_no_setting_belongs_to_one_method():
+    plan = plan_runs(load_preset(ROOT, ROOT / "config/presets/laptop.yaml"))
+    settings = {
+        (spec.task, spec.seed, spec.model_copy(update={"method": None}).model_dump_json()) for spec in plan.runs.values()
+    }
+    assert len(settings) == 6  # two tasks x three seeds, whatever the method
+
+
+def test_a_misspelt_key_names_file_key_and_the_nearest_right_one(root):
+    message = spoil(root, "presets/laptop.yaml", "group_sizes: [4]", "group_sise: [4]")
+    assert "config/presets/laptop.yaml: experiments.tool_main.group_sise: unknown key; did you mean 'group_sizes'?" in message
+    assert "experiments.tool_main.group_sizes: missing; this key is required" in message
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "expected"),
+    [
+        ("presets/laptop.yaml", "steps: 80", "stepps: 80", "tasks.tool_calling.stepps: unknown key; did you mean 'steps'?"),
+        ("presets/laptop.yaml", "updates_per_step: 2", "updates_per_step: two", "updates_per_step: input should be a valid integer"),
+        ("presets/laptop.yaml", "temperature: 1.0", "temperature: 0", "temperature: input should be greater than 0 (given: 0)"),
+        ("presets/laptop.yaml", "top_p: 1.0", "top_p: .nan", "top_p: input should be"),
+        ("presets/laptop.yaml", "[tiny-tool]", "[tiny-tol]", "'tiny-tol' is not a model of config/models.yaml; did you mean 'tiny-tool'?"),
+        ("presets/laptop.yaml", "[tiny-tool]", "[tiny-math]", "'tiny-math' is a model for another task than tool_calling"),
+        ("presets/laptop.yaml", "tool_main:", "tool_mian:", "'tool_mian' is not an experiment of config/experiments/; did you mean 'tool_main'?"),
+        ("presets/laptop.yaml", "[100, 101, 102]", "[100, 101, 100]", "experiments.tool_main.seeds: has an entry twice"),
+        ("presets/laptop.yaml", "[100, 101, 102]", "[-1]", "experiments.tool_main.seeds.0: input should be greater than or equal to 0"),
+        ("presets/laptop.yaml", "[4]", "[1]", "group_sizes.0: input should be greater than or equal to 2"),
+        ("presets/laptop.yaml", "length: {limit", "format: {limit", "unknown reward 'format' of task math: its rewards are correctness, length"),
+        ("presets/laptop.yaml", "seed: 0", "seed: 0\n      seed: 1", "config/presets/laptop.yaml, line 37: not valid YAML: key 'seed' stands twice"),
+        ("presets/laptop.yaml", "preset: laptop", "preset: desktop", "it must be 'laptop', as the file"),
+        ("presets/laptop.yaml", "preset: laptop", "preset: [", "not valid YAML"),
+        ("presets/smoke.yaml", "engine: trl", "engine: tlr", "config/presets/smoke.yaml: engine: input should be 'trl' (given: 'tlr')"),
+        ("config.yaml", "reuse: matching", "reuse: always", "config/config.yaml: reuse: input should be 'matching', 'only' or 'none'"),
+        ("config.yaml", "scratch: .scratch", "", "scratch: missing; this key is required"),
+        ("methods.yaml", "grpo: {label: GRPO,", "grpo: {lable: GRPO,", "config/methods.yaml: grpo.lable: unknown key; did you mean 'label'?"),
+        ("methods.yaml", '"#7f7f7f"', "grey", "config/methods.yaml: grpo.color: string should match pattern"),
+        ("models.yaml", "heads: 2", "heads: 3", "config/models.yaml: tiny-tool.architecture: hidden_size 64 must be a multiple of 2 x heads (6)"),
+        ("experiments/tool_main.yaml", "[grpo, gdpo,", "[grpo, gdppo,", "config/experiments/tool_main.yaml: methods: 'gdppo' is not a method of config/methods.yaml; did you mean 'gdpo'?"),
+        ("experiments/tool_main.yaml", "sparse_reward: format", "sparse_reward: length", "sparse_reward: 'length' is not one of the experiment's rewards"),
+        ("experiments/tool_main.yaml", "[0.5, 0.8, 0.9]", "[0.5, 80]", "thresholds.format.1: input should be less than or equal to 1 (given: 80)"),
+        ("experiments/math_main.yaml", "math_runs: runs", "tool_runs: runs", "tables.tool_runs stands in tool_main too"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_explained(root, file, old, new, expected):
+    assert expected in spoil(root, file, old, new)
+
+
+def test_the_command_line_is_named_where_it_is_wrong():
+    files = [ROOT / "config/config.yaml", ROOT / "config/presets/laptop.yaml"]
+    values = merge(read_yaml(files[0]), read_yaml(files[1])) | {"group_sise": 4}
+    with pytest.raises(ConfigurationError, match="group_sise: unknown key"):
+        load_configuration(ROOT, values, files)
+
+
+def test_identities_do_not_depend_on_the_order_of_keys_and_differ_with_every_setting():
+    plan = plan_runs(load_preset(ROOT, ROOT / "config/presets/laptop.yaml"))
+    spec = next(iter(plan.runs.values()))
+    again = type(spec).model_validate(dict(reversed(spec.model_dump(mode="json").items())))
+    assert spec_sha256(again) == spec_sha256(spec)
+    changed = [
+        spec.model_copy(update={"seed": 7}),
+        spec.model_copy(update={"steps": 81}),
+        spec.model_copy(update={"repeat": 1}),
+        spec.model_copy(update={"method": spec.method.model_copy(update={"params": {"eps": 1e-5}})}),
+        spec.model_copy(update={"data": spec.data.model_copy(update={"seed": 7})}),
+    ]
+    assert len({spec_sha256(one) for one in [spec, *changed]}) == 6
+
+
+def test_run_ids_say_what_the_run_is():
+    spec = next(iter(plan_runs(load_preset(ROOT, ROOT / "config/presets/laptop.yaml")).runs.values()))
+    assert run_id(spec) == f"tool_calling-tiny-tool-grpo-g4-s100-{spec_sha256(spec)[:8]}"
+    assert data_id(spec.data) == f"laptop_tools-{spec_sha256(spec.data)[:8]}"
+
+
+def test_an_edited_method_of_a_user_is_a_new_run(root):
+    source = root / "config/my_methods.py"
+    source.write_text("def contributions(batch):\n    return batch.z\n")
+    entry = '\nmine:\n  function: my_methods.py:contributions\n  label: Mine\n  color: "#000000"\n'
+    (root / "config/methods.yaml").write_text((root / "config/methods.yaml").read_text() + entry)
+    preset = root / "config/presets/laptop.yaml"
+    before = method_spec(load_preset(root, preset), "mine")
+    source.write_text("def contributions(batch):\n    return 2 * batch.z\n")
+    after = method_spec(load_preset(root, preset), "mine")
+    assert before.source_sha256 != after.source_sha256
+    assert before.function == after.function == "my_methods.py:contributions"
+
+
+def test_methods_all_lists_every_row(root):
+    experiment = root / "config/experiments/tool_main.yaml"
+    experiment.write_text(experiment.read_text().replace("[grpo, gdpo, dara_sym, dara_asym]", "all"))
+    plan = plan_runs(load_preset(root, root / "config/presets/laptop.yaml"))
+    methods = {plan.runs[run].method.name for run in plan.experiments["tool_main"]}
+    assert methods == set(available_methods())
+
+
+def test_every_built_in_row_loads_with_its_parameters():
+    configuration = load_preset(ROOT, ROOT / "config/presets/laptop.yaml")
+    assert set(available_methods()) == set(configuration.methods)
+    for name, entry in configuration.methods.items():
+        assert load_method(name, **entry.params) is not None
+
+
+def test_a_cached_run_is_used_only_when_its_specification_is_the_same(tmp_path):
+    plan = plan_runs(load_preset(ROOT, ROOT / "config/presets/laptop.yaml"))
+    run, spec = next(iter(plan.runs.items()))
+    paths = Paths(tmp_path, "laptop", tmp_path / "scratch")
+    cached = paths.cached_run(run)
+    cached.mkdir(parents=True)
+    (cached / "spec.json").write_text(spec.model_dump_json())
+    assert not use_cached(paths, run, spec, "matching")  # no manifest: not complete
+    (cached / "manifest.json").write_text("{}")
+    assert use_cached(paths, run, spec, "matching")
+    assert not use_cached(paths, run, spec, "none")
+    assert not use_cached(paths, run, spec.model_copy(update={"steps": 81}), "matching")
+
+
+def test_the_page_of_keys_has_not_drifted():
+    assert (ROOT / "docs/configuration.md").read_text() == keys_page(), "run `make keys`"

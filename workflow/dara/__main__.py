@@ -1,0 +1,5 @@
+"""`python -m dara` is the `dara` command."""
+
+from dara.cli import main
+
+main()

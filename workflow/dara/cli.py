@@ -1,0 +1,218 @@
+"""The `dara` command: one verb a function. The workflow's rules call these verbs, and people can too.
+
+Imports of heavy packages stand inside the functions, so that each verb starts as fast as it can.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def check_config(arguments: argparse.Namespace) -> None:
+    """Check every file in config/ and say what the presets plan."""
+    from dara.loading import load_all_presets
+    from dara.runs import plan_runs
+
+    for name, configuration in load_all_presets(arguments.root).items():
+        plan = plan_runs(configuration)
+        counts = ", ".join(f"{experiment} {len(runs)}" for experiment, runs in plan.experiments.items())
+        print(f"{name}: {len(plan.runs)} runs ({counts})")
+
+
+def keys(arguments: argparse.Namespace) -> None:
+    """Write the page of all configuration keys, generated from the models."""
+    from dara.keys import keys_page
+
+    arguments.out.write_text(keys_page(), encoding="utf-8")
+
+
+def check_method(arguments: argparse.Namespace) -> None:
+    """Run the contract tests on a method of config/methods.yaml before any training is started."""
+    from dara.loading import check_known, read_methods
+    from dara.methods import load_method
+    from dara.methods.contract import check_method as violations_of
+
+    methods = read_methods(arguments.root)
+    check_known("config/methods.yaml", arguments.method, methods, "a method of config/methods.yaml")
+    entry = methods[arguments.method]
+    method = load_method(
+        arguments.method, function=entry.function, base_dir=arguments.root / "config", **entry.params
+    )
+    violations = violations_of(method)
+    for violation in violations:
+        print(f"{arguments.method}: {violation}")
+    if violations:
+        raise SystemExit(1)
+    print(f"{arguments.method}: keeps the contract")
+
+
+def prepare(arguments: argparse.Namespace) -> None:
+    """Write training prompts, held-out cases and tokenizer of a data specification."""
+    from dara.config import DataSpec
+    from dara.data import prepare as prepare_data
+
+    prepare_data(_read(DataSpec, arguments.spec), arguments.out)
+
+
+def warm_start(arguments: argparse.Namespace) -> None:
+    """Train a base model by its supervised warm start."""
+    from dara.config import ModelSpec
+    from dara.training.warm_start import warm_start as start
+
+    start(_read(ModelSpec, arguments.spec), arguments.data.parent, arguments.scratch, arguments.manifest)
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Train one run, or continue it from its last complete checkpoint."""
+    from dara.config import RunSpec
+    from dara.training.trl import train as train_with_trl
+
+    spec = _read(RunSpec, arguments.spec)
+    train_with_trl(
+        spec,
+        data_dir=arguments.data.parent,
+        model_dir=_model_directory(arguments.model),
+        scratch=arguments.scratch,
+        out=arguments.spec.parent,
+        methods_dir=arguments.root / "config",
+    )
+
+
+def evaluate(arguments: argparse.Namespace) -> None:
+    """Generate the responses of all checkpoints that a manifest names, for one benchmark."""
+    from dara.config import Benchmark
+    from dara.evaluation import generate_checkpoints
+
+    generate_checkpoints(
+        _checkpoints(arguments.manifest),
+        Benchmark.model_validate_json(arguments.benchmark),
+        arguments.data.parent / "benchmark",
+        arguments.out.parent,
+    )
+
+
+def score(arguments: argparse.Namespace) -> None:
+    """Score the responses that an identity file stands for."""
+    from dara.evaluation import score_checkpoints
+
+    score_checkpoints(arguments.identity, arguments.data.parent / "benchmark", arguments.out)
+
+
+def collect(arguments: argparse.Namespace) -> None:
+    """Gather runs and training curves into tidy frames."""
+    from dara.analysis import collect as collect_frames
+
+    flow = _workflow(arguments)
+    collect_frames(
+        {run: flow.run_directory(run) for run in flow.plan.runs}, flow.plan.experiments, flow.paths.frames, cached=flow.cached
+    )
+
+
+def analyse(arguments: argparse.Namespace) -> None:
+    """Compute checkpoint scores with intervals, crossings and energies."""
+    from dara.analysis import analyse as analyse_frames
+
+    analyse_frames(_workflow(arguments))
+
+
+def table(arguments: argparse.Namespace) -> None:
+    """Build one table as Markdown, LaTeX and CSV."""
+    from dara.analysis.tables import write_table
+
+    write_table(_workflow(arguments), arguments.table)
+
+
+def figure(arguments: argparse.Namespace) -> None:
+    """Draw one figure as PNG and SVG."""
+    from dara.analysis.figures import write_figure
+
+    write_figure(_workflow(arguments), arguments.figure)
+
+
+def _read(model, path: Path):
+    from pydantic import ValidationError
+
+    try:
+        return model.model_validate_json(path.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def _model_directory(manifest: Path) -> Path:
+    directory = Path(json.loads(manifest.read_text(encoding="utf-8"))["directory"])
+    if not directory.is_dir():
+        raise ValueError(f"{directory}, the weights that {manifest} names, is gone; delete {manifest} to make them again")
+    return directory
+
+
+def _checkpoints(manifest: Path) -> dict[int, Path]:
+    """Step -> directory, from the manifest of a run or of a base model (step 0)."""
+    content = json.loads(manifest.read_text(encoding="utf-8"))
+    if "checkpoints" not in content:
+        return {0: _model_directory(manifest)}
+    return {int(step): Path(entry["directory"]) for step, entry in content["checkpoints"].items()}
+
+
+def _workflow(arguments: argparse.Namespace):
+    from dara.dag import Workflow
+
+    path = arguments.configuration
+    return Workflow.load(arguments.root, json.loads(path.read_text(encoding="utf-8")), [path])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="dara", description="Density-aware reward aggregation: training, evaluation, analysis.")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the clone of the repository (default: the one of this package)")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+
+    def verb(function, *options: tuple[str, type, str]) -> None:
+        name = function.__name__.replace("_", "-")
+        sub = verbs.add_parser(name, help=function.__doc__, description=function.__doc__)
+        for option, kind, text in options:
+            required = {"required": True} if option.startswith("--") else {}
+            sub.add_argument(option, type=kind, help=text, **required)
+        sub.set_defaults(function=function)
+
+    data = ("--data", Path, "manifest of the prepared data")
+    scratch = ("--scratch", Path, "directory of checkpoints and work in progress")
+    configuration = ("configuration", Path, "results/<preset>/configuration.json")
+    verb(check_config)
+    verb(keys, ("--out", Path, "the page to write (docs/configuration.md)"))
+    verb(check_method, ("method", str, "name in config/methods.yaml"))
+    verb(prepare, ("spec", Path, "data specification (JSON)"), ("--out", Path, "directory to write"))
+    verb(warm_start, ("spec", Path, "model specification (JSON)"), data, scratch, ("--manifest", Path, "manifest to write"))
+    verb(train, ("spec", Path, "run specification (JSON)"), data, ("--model", Path, "manifest of the base model"), scratch)
+    verb(
+        evaluate,
+        ("manifest", Path, "manifest of a run or of a base model"),
+        data,
+        ("--benchmark", str, "settings of the benchmark (JSON)"),
+        ("--out", Path, "identity file to write; responses go beside it"),
+    )
+    verb(score, ("identity", Path, "identity file of the responses"), data, ("--out", Path, "list of score files to write"))
+    verb(collect, configuration)
+    verb(analyse, configuration)
+    verb(table, ("table", str, "file name of the table in config/experiments/"), configuration)
+    verb(figure, ("figure", str, "file name of the figure in config/experiments/"), configuration)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run a verb. A mistake of the user's ends with one sentence and exit code 1."""
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        arguments.function(arguments)
+    except (ValueError, OSError) as error:
+        if arguments.debug:
+            raise
+        sys.stderr.write(f"dara: {error}\n")
+        raise SystemExit(1) from None

@@ -1,0 +1,196 @@
+"""What the Snakemake rules ask: which files belong to which run, and the specifications that are written for them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dara.config import Benchmark, Configuration, RunSpec
+from dara.loading import ConfigurationError, load_all_presets, load_configuration
+from dara.runs import Paths, Plan, base_id, canonical_json, data_id, model_id, plan_runs, use_cached
+
+RUN_FILES = ("metrics.jsonl", "rewards.npz", "samples.jsonl.gz", "timings.json", "manifest.json")
+FRAMES = ("runs", "training_curves", "checkpoint_scores", "crossings", "energies")
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """The plan of one preset as files. Every method gives a path as a string, or JSON that a rule writes."""
+
+    configuration: Configuration
+    root: Path
+
+    run_files = RUN_FILES
+    frames = FRAMES
+
+    @classmethod
+    def load(cls, root: Path, values: dict[str, Any], overlays: list[Path]) -> Workflow:
+        """Check every preset and experiment file, then the merged configuration of this workflow.
+
+        Args:
+            root: the repository.
+            values: the configuration as Snakemake merged it.
+            overlays: configuration files from the command line or the profile, on top of config/config.yaml.
+        """
+        presets = load_all_presets(root)
+        default = root / "config" / "presets" / "laptop.yaml"
+        files = [root / "config" / "config.yaml", *([Path(path) for path in overlays] or [default])]
+        flow = cls(load_configuration(root, values, files), root)
+        flow._check_cached_only(presets)
+        return flow
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The runs of the preset."""
+        return plan_runs(self.configuration)
+
+    @cached_property
+    def paths(self) -> Paths:
+        """Where files are."""
+        return Paths.of(self.configuration)
+
+    @property
+    def reuse(self) -> str:
+        """Whether cached runs are taken: matching, only or none."""
+        return self.configuration.preset.reuse
+
+    @cached_property
+    def cached(self) -> set[str]:
+        """Ids of the runs that are taken from results/cached/."""
+        return {run for run, spec in self.plan.runs.items() if use_cached(self.paths, run, spec, self.reuse)}
+
+    @cached_property
+    def bases(self) -> dict[str, str]:
+        """Base id -> model id of every base model."""
+        return {base_id(spec): name for name, spec in self.plan.models.items()}
+
+    @property
+    def evaluated(self) -> list[str]:
+        """Everything that is evaluated: the base models and the runs."""
+        return [*self.bases, *self.plan.runs]
+
+    def run_directory(self, run: str) -> Path:
+        """Where the published files of a run are: in the cache, or in the results of this preset."""
+        return self.paths.cached_run(run) if run in self.cached else self.paths.run(run)
+
+    def run_file(self, run: str, name: str) -> str:
+        """A published file of a run."""
+        return str(self.run_directory(run) / name)
+
+    def score_directory(self, run: str) -> Path:
+        """Where the scores of a run or a base model are."""
+        in_cache = run in self.cached or (run in self.bases and self._cached_base(run))
+        return self.paths.cached_run(run) / "scores" if in_cache else self.paths.scores(run)
+
+    def score_file(self, run: str) -> str:
+        """The file that says that a run (or a base model) has been scored on its benchmark."""
+        return str(self.score_directory(run) / f"{self.benchmark_of(run).name}.scored.json")
+
+    def benchmark_of(self, run: str) -> Benchmark:
+        """The benchmark of a run's task."""
+        return self.configuration.preset.tasks[self._spec(run).task].benchmark
+
+    def benchmark_json(self, name: str) -> str:
+        """Settings of a benchmark, for the command line."""
+        settings = {task.benchmark.name: task.benchmark for task in self.configuration.preset.tasks.values()}
+        return canonical_json(settings[name])
+
+    def data_json(self, data: str) -> str:
+        """Specification of a data set."""
+        return canonical_json(self.plan.data[data])
+
+    def model_json(self, model: str) -> str:
+        """Specification of a base model."""
+        return canonical_json(self.plan.models[model])
+
+    def run_json(self, run: str) -> str:
+        """Specification of a run."""
+        return canonical_json(self.plan.runs[run])
+
+    def configuration_json(self) -> str:
+        """The merged configuration, so that later steps read what this workflow was told."""
+        return canonical_json(self.configuration.preset)
+
+    def model_data(self, model: str) -> str:
+        """Manifest of the data that a base model starts from."""
+        return str(self.paths.inputs(data_id(self.plan.models[model].data)) / "manifest.json")
+
+    def run_data(self, run: str) -> str:
+        """Manifest of the data that a run trains on."""
+        return str(self.paths.inputs(data_id(self.plan.runs[run].data)) / "manifest.json")
+
+    def run_model(self, run: str) -> str:
+        """Manifest of the base model that a run starts from."""
+        return str(self.paths.model(model_id(self.plan.runs[run].model)) / "manifest.json")
+
+    def evaluated_manifest(self, run: str) -> str:
+        """Manifest that names the checkpoints to evaluate: of a run, or of a base model."""
+        if run in self.bases:
+            return str(self.paths.model(self.bases[run]) / "manifest.json")
+        return self.run_file(run, "manifest.json")
+
+    def evaluated_data(self, run: str) -> str:
+        """Manifest of the data whose held-out cases are used."""
+        return str(self.paths.inputs(data_id(self._spec(run).data)) / "manifest.json")
+
+    def outputs(self, kind: str) -> list[str]:
+        """Ids (file names) of all tables or figures of the preset's experiments."""
+        experiments = [self.configuration.experiments[name] for name in self.configuration.preset.experiments]
+        return [output for experiment in experiments for output in getattr(experiment, kind)]
+
+    def code_of(self, kind: str, output: str) -> str:
+        """The module that draws a table or figure, so that an edit redraws it."""
+        for name in self.configuration.preset.experiments:
+            module = getattr(self.configuration.experiments[name], kind).get(output)
+            if module is not None:
+                return os.path.relpath(self.root / "workflow/dara/analysis" / kind / f"{module}.py")
+        raise ConfigurationError(f"no experiment of preset {self.configuration.preset.preset} has {kind}.{output}")
+
+    def summary(self) -> list[str]:
+        """Where the results are, for the end of a workflow."""
+        return [f"Results of preset {self.configuration.preset.preset} ({len(self.plan.runs)} runs) are in {self.paths.root}/: tables/, figures/, data/."]
+
+    def _spec(self, run: str) -> RunSpec:
+        if run in self.bases:
+            return next(spec for spec in self.plan.runs.values() if base_id(spec.model) == run)
+        return self.plan.runs[run]
+
+    def _cached_base(self, base: str) -> bool:
+        """A base model's scores are taken from the cache where all runs that start from it are."""
+        children = {run for run, spec in self.plan.runs.items() if base_id(spec.model) == base}
+        return self.paths.cached_run(base).is_dir() and children <= self.cached
+
+    def _check_cached_only(self, presets: dict[str, Configuration]) -> None:
+        """With `reuse: only` a run that is not cached is an error that names it."""
+        missing = [run for run in self.plan.runs if run not in self.cached]
+        if self.reuse != "only" or not missing:
+            return
+        preset = self.configuration.preset.preset
+        with_that = f"`make reproduce PRESET={preset}`" if preset in presets else "the workflow with `reuse: matching`"
+        raise ConfigurationError(
+            f"{len(missing)} of {len(self.plan.runs)} runs of preset {preset} are not in {self.paths.results}/cached/ "
+            f"(the first: {missing[0]}), and `reuse: only` forbids training. Train them with {with_that}."
+        )
+
+
+def job_environment(root: Path) -> None:
+    """Let jobs run the package of this clone with the Python that runs Snakemake, installed or not, activated or not."""
+    for variable, first in {"PATH": Path(sys.executable).parent, "PYTHONPATH": root / "workflow"}.items():
+        rest = [part for part in os.environ.get(variable, "").split(os.pathsep) if part and part != str(first)]
+        os.environ[variable] = os.pathsep.join([str(first), *rest])
+
+
+@contextlib.contextmanager
+def user_errors() -> Iterator[None]:
+    """Turn a mistake in the configuration into its sentence alone, without a traceback, and end with exit code 1."""
+    try:
+        yield
+    except ConfigurationError as error:
+        sys.stderr.write(f"{error}\n")
+        raise SystemExit(1) from None

@@ -1,0 +1,229 @@
+"""Reading and checking the configuration files; every error names the file, the key and the right form."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from dara.config import Configuration, Experiment, MethodEntry, Model, ModelEntry, Preset
+
+
+class ConfigurationError(ValueError):
+    """A configuration file is wrong; the message names the file, the key and the right form."""
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML in which a key that stands twice is an error, instead of the last one winning in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        seen = set()
+        own_keys = [key_node for key_node, _ in node.value if key_node.tag != "tag:yaml.org,2002:merge"]
+        for key_node in own_keys:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file. Raises ConfigurationError with file and line where it is not one."""
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: the file does not exist") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise ConfigurationError(f"{path}, line {mark.line + 1 if mark else '?'}: not valid YAML: {error.problem}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise ConfigurationError(f"{path}: must be a mapping of keys to values, such as `preset: laptop`")
+    return content
+
+
+def merge(base: dict[str, Any], overlay: dict[str, Any]) -> dict[str, Any]:
+    """`overlay` on top of `base`: mappings are merged key by key, everything else is replaced (as Snakemake does)."""
+    merged = dict(base)
+    for key, value in overlay.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = merge(merged[key], value) if both else value
+    return merged
+
+
+def load_configuration(root: Path, values: dict[str, Any], files: list[Path]) -> Configuration:
+    """The checked configuration of a workflow.
+
+    Args:
+        root: the repository; its config/ directory holds methods, models and experiments.
+        values: the merged configuration (config.yaml, a preset, the command line).
+        files: the files that `values` came from, in the order in which they were merged (to name the right one).
+
+    Raises:
+        ConfigurationError: a file, a key or a reference is wrong.
+    """
+    directory = root / "config"
+    methods = read_methods(root)
+    models = _entries(directory / "models.yaml", ModelEntry)
+    experiments = {path.stem: _experiment(path) for path in sorted((directory / "experiments").glob("*.yaml"))}
+    preset = validate(Preset, values, files)
+    configuration = Configuration(preset, methods, models, experiments, directory)
+    _check_references(configuration, files)
+    return configuration
+
+
+def read_methods(root: Path) -> dict[str, MethodEntry]:
+    """The rows of config/methods.yaml."""
+    return _entries(root / "config" / "methods.yaml", MethodEntry)
+
+
+def load_preset(root: Path, path: Path) -> Configuration:
+    """The configuration of one preset file on top of config/config.yaml, without a command line."""
+    files = [root / "config" / "config.yaml", path]
+    return load_configuration(root, merge(read_yaml(files[0]), read_yaml(path)), files)
+
+
+def load_all_presets(root: Path) -> dict[str, Configuration]:
+    """Check every preset; a mistake in one that is not used now is found now."""
+    loaded = {}
+    for path in sorted((root / "config" / "presets").glob("*.yaml")):
+        configuration = load_preset(root, path)
+        if configuration.preset.preset != path.stem:
+            raise ConfigurationError(f"{path}: preset is {configuration.preset.preset!r}; it must be {path.stem!r}, as the file")
+        loaded[path.stem] = configuration
+    return loaded
+
+
+def validate(model: type[Model], values: dict[str, Any], files: list[Path]) -> Any:
+    """`values` as `model`; a ConfigurationError lists every mistake with file, key and the nearest right key."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        lines = [_explain(model, values, item, files) for item in error.errors()]
+        raise ConfigurationError("\n".join(dict.fromkeys(lines))) from None
+
+
+def _entries(path: Path, model: type[Model]) -> dict[str, Any]:
+    return {name: _entry(path, name, value, model) for name, value in read_yaml(path).items()}
+
+
+def _entry(path: Path, name: str, value: Any, model: type[Model]) -> Any:
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        lines = [_explain(model, value, item, [path], prefix=(name,)) for item in error.errors()]
+        raise ConfigurationError("\n".join(dict.fromkeys(lines))) from None
+
+
+def _experiment(path: Path) -> Experiment:
+    experiment = validate(Experiment, read_yaml(path), [path])
+    if experiment.experiment != path.stem:
+        raise ConfigurationError(f"{path}: experiment is {experiment.experiment!r}; it must be {path.stem!r}, as the file")
+    return experiment
+
+
+def _explain(model: type[BaseModel], values: Any, item: Any, files: list[Path], prefix: tuple = ()) -> str:
+    """One mistake that pydantic found, as a sentence."""
+    location = tuple(part for part in item["loc"] if not _is_union_tag(part))
+    key = ".".join(str(part) for part in (*prefix, *location)) or "the file"
+    where = f"{_origin((*prefix, *location), files)}: {key}"
+    if item["type"] == "extra_forbidden":
+        allowed = _fields_at(model, location[:-1])
+        near = difflib.get_close_matches(str(location[-1]), allowed, 1, 0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return f"{where}: unknown key{hint} (allowed here: {', '.join(allowed)})"
+    if item["type"] == "missing":
+        return f"{where}: missing; this key is required"
+    message = item["msg"].removeprefix("Value error, ")
+    given = item.get("input")
+    shown = f" (given: {given!r})" if not isinstance(given, dict | list | BaseModel) else ""
+    return f"{where}: {message[0].lower()}{message[1:]}{shown}"
+
+
+def _is_union_tag(part: Any) -> bool:
+    return isinstance(part, str) and ("[" in part or part in {"str", "tuple"})
+
+
+def _origin(location: tuple, files: list[Path]) -> str:
+    """The file that set this key: the last one that has it, or the longest part of the way to it."""
+    best, depth = (files[-1] if files else None), -1
+    for path in files:
+        reached = _depth(read_yaml(path), location)
+        if reached >= max(depth, 1):
+            best, depth = path, reached
+    return str(best) if best else "--config on the command line"
+
+
+def _depth(values: Any, location: tuple) -> int:
+    for count, part in enumerate(location):
+        inside = values[part] if isinstance(values, dict) and part in values else None
+        if isinstance(values, list) and isinstance(part, int) and part < len(values):
+            inside = values[part]
+        if inside is None:
+            return count
+        values = inside
+    return len(location)
+
+
+def _fields_at(model: type[BaseModel], location: tuple) -> list[str]:
+    """Names of the keys that are allowed at a place inside `model`."""
+    schema = TypeAdapter(model).json_schema()
+    definitions, node = schema.get("$defs", {}), schema
+    for part in location:
+        node = _resolve(node, definitions)
+        inside = node.get("properties", {}).get(part) if isinstance(part, str) else node.get("items")
+        patterns = [node.get("additionalProperties"), *node.get("patternProperties", {}).values()]
+        node = inside if inside is not None else next((schema for schema in patterns if schema), {})
+    return list(_resolve(node, definitions).get("properties", {}))
+
+
+def _resolve(node: dict, definitions: dict) -> dict:
+    for option in node.get("anyOf", node.get("allOf", [])):
+        if "$ref" in option:
+            node = option
+    return definitions[node["$ref"].rsplit("/", 1)[1]] if "$ref" in node else node
+
+
+def _check_references(configuration: Configuration, files: list[Path]) -> None:
+    """Names that one file takes from another."""
+    preset = configuration.preset
+    for name, matrix in preset.experiments.items():
+        where = f"{_origin(('experiments', name), files)}: experiments.{name}"
+        check_known(where, name, configuration.experiments, "an experiment of config/experiments/")
+        experiment = configuration.experiments[name]
+        check_known(f"{where}: task", experiment.task, preset.tasks, "a task of this preset")
+        for model in matrix.models:
+            check_known(f"{where}.models", model, configuration.models, "a model of config/models.yaml")
+            if configuration.models[model].task != experiment.task:
+                raise ConfigurationError(f"{where}.models: {model!r} is a model for another task than {experiment.task}")
+        listed = f"{where}.methods" if matrix.methods else f"config/experiments/{name}.yaml: methods"
+        for method in configuration.methods_of(experiment, matrix):
+            check_known(listed, method, configuration.methods, "a method of config/methods.yaml")
+    _check_outputs(configuration)
+
+
+def check_known(where: str, name: str, known: Any, what: str) -> None:
+    """Raise ConfigurationError, with the nearest right name, unless `name` is in `known`."""
+    if name in known:
+        return
+    near = difflib.get_close_matches(name, list(known), 1, 0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known) or 'none'}"
+    raise ConfigurationError(f"{where}: {name!r} is not {what}{hint}")
+
+
+def _check_outputs(configuration: Configuration) -> None:
+    """Tables and figures are files named by their ids, so an id may stand only once in all experiments of a preset."""
+    owners: dict[tuple[str, str], str] = {}
+    for name in configuration.preset.experiments:
+        experiment = configuration.experiments[name]
+        for kind in ("tables", "figures"):
+            for output in getattr(experiment, kind):
+                other = owners.setdefault((kind, output), name)
+                if other != name:
+                    raise ConfigurationError(
+                        f"config/experiments/{name}.yaml: {kind}.{output} stands in {other} too; a file name belongs to one experiment"
+                    )

@@ -1,0 +1,174 @@
+r"""Math rewards: is the last boxed answer the reference, after the string normalisation of MATH?
+
+The rules are those of Hendrycks et al., "Measuring Mathematical Problem Solving With the MATH Dataset" (2021), in
+the order in which their code applies them, which matters: `\text{ ` marks a unit only before spaces are removed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from dara.rewards.checks import check_reference
+
+R1_MARKER = "<\uff5cAssistant\uff5c>"  # full-width bars: R1 models' own turn marker
+
+_BRACE = re.compile(r"[{}]")
+_INTEGER_RATIO = re.compile(r"(0|-?[1-9][0-9]*)/(0|-?[1-9][0-9]*)")
+_BEFORE_UNITS = (
+    ("\n", ""),
+    ("\\!", ""),
+    ("\\\\", "\\"),
+    ("tfrac", "frac"),
+    ("dfrac", "frac"),
+    ("\\left", ""),
+    ("\\right", ""),
+    ("^{\\circ}", ""),
+    ("^\\circ", ""),
+    ("\\$", ""),
+)
+_AFTER_UNITS = (("\\%", ""), (" .", " 0."), ("{.", "{0."))
+
+# Possessive, because a text of a million braces must not be tried again from each of them.
+_SHALLOW_BOX = re.compile(r"\\boxed\{((?:[^{}]++|\{[^{}]*+\})*+)\}")
+_UNIT = re.compile(r"\\(?:text|mathrm)\{[^{}]*\}")
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+# "%" goes, "\%" does not: the backslash that stays behind makes "5\%" no number, as in the paper's grader.
+_NUMBER_NOISE = (",", " ", "$", "%", "^{\\circ}", "^\\circ", "°", "\\left", "\\right")
+
+
+def math_correctness(response: str, reference: str) -> float:
+    """1 if the response's last boxed answer equals the reference after normalisation, else 0.
+
+    No box is 0, and so is an answer or a reference to which the normalisation does not apply. ValueError if the
+    reference is no text or blank.
+    """
+    check_reference(reference)
+    answer = last_boxed(response)
+    if answer is None:
+        return 0.0
+    try:
+        return float(normalise(answer) == normalise(reference))
+    except ValueError:
+        return 0.0
+
+
+def last_boxed(response: str) -> str | None:
+    r"""What stands in the last box, or None.
+
+    The form with a space, `\boxed 42$`, comes first wherever it stands: its answer ends at the next `$`. Otherwise
+    it is the last `\boxed{...}`; where the braces of the last one do not balance, no earlier box counts.
+    """
+    text = response.rpartition(R1_MARKER)[2]
+    _, spaced, after = text.rpartition("\\boxed ")
+    if spaced:
+        return after.partition("$")[0]
+    content = text.rpartition("\\boxed")[2] if "\\boxed" in text else ""
+    if not content.startswith("{"):
+        return None
+    depth = 0
+    for brace in _BRACE.finditer(content):
+        depth += 1 if brace.group() == "{" else -1
+        if depth == 0:
+            return content[1 : brace.start()]
+    return None
+
+
+def normalise(answer: str) -> str:
+    r"""The answer in the one form in which it is compared; ValueError where the rules do not apply to it.
+
+    >>> normalise(r"x = \dfrac12")
+    '\\frac{1}{2}'
+    """
+    for old, new in _BEFORE_UNITS:
+        answer = answer.replace(old, new)
+    answer = _without_unit(answer)
+    for old, new in _AFTER_UNITS:
+        answer = answer.replace(old, new)
+    if answer.startswith("."):
+        answer = "0" + answer
+    answer = _without_left_side(answer)
+    answer = _with_braced_roots(answer).replace(" ", "")
+    answer = _with_braced_fractions(answer)
+    if answer == "0.5":
+        return r"\frac{1}{2}"
+    ratio = _INTEGER_RATIO.fullmatch(answer)
+    return rf"\frac{{{ratio[1]}}}{{{ratio[2]}}}" if ratio else answer
+
+
+def _without_unit(answer: str) -> str:
+    r"""Cut at `\text{ `, which the data set writes before units only; ValueError if there are two."""
+    value, _, unit = answer.partition("\\text{ ")
+    if "\\text{ " in unit:
+        raise ValueError(f"more than one unit in {answer!r:.80}")
+    return value
+
+
+def _without_left_side(answer: str) -> str:
+    """`k = 5` becomes ` 5`: with one equals sign, a left side of at most two characters goes."""
+    left, _, right = answer.partition("=")
+    return right if answer.count("=") == 1 and len(left) <= 2 else answer
+
+
+def _with_braced_roots(answer: str) -> str:
+    r"""`\sqrt3` becomes `\sqrt{3}`; ValueError for a root of nothing."""
+    first, *rest = answer.split("\\sqrt")
+    if "" in rest:
+        raise ValueError(f"a root of nothing in {answer!r:.80}")
+    return "\\sqrt".join([first, *(part if part[0] == "{" else f"{{{part[0]}}}{part[1:]}" for part in rest)])
+
+
+def _with_braced_fractions(answer: str) -> str:
+    r"""`\frac12` and `\frac1{2}` become `\frac{1}{2}`; ValueError for a fraction of nothing.
+
+    A fraction with a numerator and nothing more leaves the whole answer as it is.
+    """
+    first, *rest = answer.split("\\frac")
+    parts = [first]
+    for part in rest:
+        if not part:
+            raise ValueError(f"a fraction of nothing in {answer!r:.80}")
+        if part[0] == "{":
+            parts.append(part)
+        elif len(part) < 2:
+            return answer
+        elif part[1] == "{":
+            parts.append(f"{{{part[0]}}}{part[1:]}")
+        else:
+            parts.append(f"{{{part[0]}}}{{{part[1]}}}{part[2:]}")
+    return "\\frac".join(parts)
+
+
+def numeric_equal(response: str, reference: str) -> bool:
+    r"""Are the response's last boxed answer and the reference the same plain number, exactly, as floats?
+
+    The evaluation's second chance for an answer that `math_correctness` refuses: `0.10` for `0.1`, `1,000` for
+    `1000`, `10^{11}` for `1e11`. Fractions and roots are no plain numbers. The box may hold one level of braces; a
+    deeper box is passed over. Numbers beyond the range of a float equal nothing. ValueError if the reference is no
+    text or blank.
+    """
+    check_reference(reference)
+    answer = None
+    for box in _SHALLOW_BOX.finditer(response.rpartition(R1_MARKER)[2]):
+        answer = box[1]
+    if answer is None:
+        return False
+    value = _plain_number(answer)
+    return value is not None and value == _plain_number(reference)
+
+
+def _plain_number(text: str) -> float | None:
+    """The number that the text is once units, separators and dollar signs are gone; None if it is none."""
+    text = _UNIT.sub("", text)
+    for noise in _NUMBER_NOISE:
+        text = text.replace(noise, "")
+    text = text.strip().removesuffix(".")
+    mantissa, power, exponent = text.partition("\\times10^{")
+    if not power and text.startswith("10^{"):
+        mantissa, power, exponent = "1", "10^{", text[len("10^{") :]
+    if power and exponent.endswith("}"):
+        text = f"{mantissa}e{exponent[:-1]}"
+    if not _NUMBER.fullmatch(text):
+        return None
+    value = float(text)
+    return value if math.isfinite(value) else None

@@ -1,0 +1,182 @@
+"""Tool-calling rewards: format {0, 1} and correctness [-3, 3], as in ToolRL's rlla scorer, its switches off.
+
+Plain string searches stand where the original has lazy regular expressions: the time is linear in the text,
+whatever a model writes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+from dara.rewards.checks import check_reference
+
+LOWEST, HIGHEST = -3.0, 3.0
+CALL_FORM = '{"name": "...", "parameters": {...}}'
+MAX_INTEGER_DIGITS = 4300  # Python's default, fixed here because an environment variable can lift that one
+
+# (call expected, response expected) -> what a text must consist of: these pieces in this order, the first at the
+# start and the last at the end, anything between them.
+STRUCTURES = {
+    (False, False): ("<think>", "</think>"),
+    (False, True): ("<think>", "</think>\n<response>", "</response>"),
+    (True, False): ("<think>", "</think>\n<tool_call>\n", "\n</tool_call>"),
+    (True, True): ("<think>", "</think>\n<tool_call>\n", "\n</tool_call>\n<response>", "</response>"),
+}
+
+
+def assistant_turn(text: str) -> str:
+    """What is scored: the text after the last `<|im_start|>assistant` up to the next `<|im_end|>`, stripped."""
+    return text.rpartition("<|im_start|>assistant")[2].partition("<|im_end|>")[0].strip()
+
+
+def tool_format(response: str, reference: str) -> float:
+    """1 if the response has the structure that the reference's tags ask for, else 0.
+
+    response: the assistant turn. reference: the gold answer; ValueError if it is no text.
+    The text alone decides: the inside of a block is not looked at, and broken JSON can be well formatted.
+    """
+    check_reference(reference)
+    return float(_has_structure(response, "<tool_call>" in reference, "<response>" in reference))
+
+
+def evaluation_format(outputs: list[str]) -> float:
+    """Share of one case's outputs that are a call, a response or both in the right format; 0 without outputs.
+
+    outputs: raw model outputs, one a turn; the assistant turn is taken here. A think block alone does not
+    count.
+    """
+    if not outputs:
+        return 0.0
+    accepted = [kind for kind in STRUCTURES if any(kind)]
+    turns = map(assistant_turn, outputs)
+    return sum(any(_has_structure(turn, *kind) for kind in accepted) for turn in turns) / len(outputs)
+
+
+def _has_structure(text: str, call: bool, response: bool) -> bool:
+    """Are the structure's pieces there in order, from start to end, and each of its block tags once?"""
+    tags = ["<tool_call>", "</tool_call>"] * call + ["<response>", "</response>"] * response
+    return _in_order(text, STRUCTURES[call, response]) and all(text.count(tag) == 1 for tag in tags)
+
+
+def _in_order(text: str, pieces: tuple[str, ...]) -> bool:
+    """Does the text start with the first piece, end with the last, and hold the others in order between them?
+
+    Equals an anchored, lazy regular expression: taking each piece at its first place leaves the most room for the
+    rest.
+    """
+    end = len(text) - text.endswith("\n")  # the end anchor of the original accepts one final newline
+    if not text.startswith(pieces[0]):
+        return False
+    position = len(pieces[0])
+    for piece in pieces[1:-1]:
+        found = text.find(piece, position, end)
+        if found < 0:
+            return False
+        position = found + len(piece)
+    return text.endswith(pieces[-1], position, end)
+
+
+def tool_correctness(response: str, reference: str) -> float:
+    """How well the response's calls agree with the reference's, in [-3, 3]; 0 if the reference has no call.
+
+    response: the assistant turn; where its calls cannot be read or compared, the reward is -3. It need not be
+    well formatted. reference: the gold answer; ValueError if it is no text, or if its calls are not one JSON
+    object a line.
+    """
+    check_reference(reference)
+    if "<tool_call>" not in reference:
+        return 0.0
+    expected = _reference_calls(reference)
+    if "<tool_call>" not in response or "</tool_call>" not in response:
+        return LOWEST
+    try:
+        return _agreement(expected, [_decode(line) for line in _call_lines(response)])
+    # Broken JSON and integers of absurd length; nesting too deep to parse or compare; a call without "name"
+    # or "parameters"; a call, name or parameters of the wrong type.
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return LOWEST
+
+
+def _agreement(expected: list[dict], predicted: list[Any]) -> float:
+    """-3 + 6 score / maximum: similarity of the names, and of each expected call to its best counterpart.
+
+    Swapped calls and duplicates are matched one to one; comparing is Python's ==, so 1 equals 1.0 and True.
+    """
+    if expected == predicted:
+        return HIGHEST
+    names = [call["name"] for call in predicted]
+    score, maximum = _similarity([call["name"] for call in expected], names), 1.0
+    used: set[int] = set()
+    for call in expected:
+        maximum += 1.0 + len(call["parameters"])
+        best, best_index = 0.0, None
+        for index, name in enumerate(names):
+            if index in used or name != call["name"]:
+                continue
+            match = _parameter_match(call["parameters"], predicted[index]["parameters"])
+            if match > best:
+                best, best_index = match, index
+        if best_index is not None:
+            used.add(best_index)
+            score += best
+    return (HIGHEST - LOWEST) * score / maximum + LOWEST
+
+
+def _parameter_match(expected: dict[str, Any], predicted: dict[str, Any]) -> float:
+    """Similarity of the keys plus the number of expected keys whose value is there and equal."""
+    keys = _similarity(list(expected), list(predicted.keys()))
+    return keys + sum(1.0 for key, value in expected.items() if key in predicted and predicted[key] == value)
+
+
+def _similarity(expected: list[str], predicted: list[Any]) -> float:
+    """Multiset Jaccard similarity; 1 for equal lists, 0 if one is empty; TypeError for an unhashable item."""
+    if expected == predicted:
+        return 1.0
+    if not expected or not predicted:
+        return 0.0
+    # Only expected items are counted: a table of all of them could be made slow by items with equal hashes.
+    wanted = Counter(expected)
+    found = Counter(item for item in predicted if item in wanted)
+    shared = sum(min(count, found[item]) for item, count in wanted.items())
+    return shared / (len(expected) + len(predicted) - shared)
+
+
+def _call_lines(text: str) -> list[str]:
+    """Lines between the first `<tool_call>` and the next `</tool_call>`.
+
+    As in the original a second `<tool_call>` ends the block too, and a block that nothing ends goes on to the end
+    of the text.
+    """
+    block = text.split("<tool_call>", 2)[1].partition("</tool_call>")[0]
+    return block.strip().split("\n")
+
+
+def _reference_calls(reference: str) -> list[dict]:
+    """The reference's calls, checked: ValueError with the line that is wrong."""
+    if "</tool_call>" not in reference.partition("<tool_call>")[2]:
+        raise ValueError(f"reference has a <tool_call> without a </tool_call> after it: {reference!r:.80}")
+    calls = []
+    for number, line in enumerate(_call_lines(reference), 1):
+        where = f"reference: line {number} of its <tool_call>"
+        try:
+            call = _decode(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{where} is not JSON ({error}): {line!r:.80}; the form is {CALL_FORM}") from error
+        if not isinstance(call, dict):
+            raise ValueError(f"{where} is not an object: {line!r:.80}; the form is {CALL_FORM}")
+        if not isinstance(call.get("name"), str) or not isinstance(call.get("parameters"), dict):
+            raise ValueError(f'{where} lacks a text "name" or an object "parameters": {line!r:.80}')
+        calls.append(call)
+    return calls
+
+
+def _integer(digits: str) -> int:
+    """The integer of a JSON number; ValueError where converting it (in quadratic time) could take minutes."""
+    if len(digits) > MAX_INTEGER_DIGITS:
+        raise ValueError(f"an integer of {len(digits)} characters; at most {MAX_INTEGER_DIGITS} are read")
+    return int(digits)
+
+
+_decode = json.JSONDecoder(parse_int=_integer).decode

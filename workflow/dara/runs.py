@@ -1,0 +1,185 @@
+"""Runs: the matrix of a preset, the identity of each run, and where its files are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from dara.config import Configuration, DataSpec, Experiment, Matrix, MethodSpec, ModelSpec, RunSpec
+
+
+def canonical_json(spec: BaseModel) -> str:
+    """The specification as JSON in one canonical form: sorted keys, no spaces, every default written out."""
+    return json.dumps(spec.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+
+
+def spec_sha256(spec: BaseModel) -> str:
+    """Checksum (64 hex digits) of the canonical JSON of a specification: its identity."""
+    return hashlib.sha256(canonical_json(spec).encode()).hexdigest()
+
+
+def spec_hash(spec: BaseModel) -> str:
+    """The first 8 hex digits of a specification's checksum, as they stand in names."""
+    return spec_sha256(spec)[:8]
+
+
+def data_id(spec: DataSpec) -> str:
+    """Name of a prepared data set."""
+    return f"{spec.source}-{spec_hash(spec)}"
+
+
+def model_id(spec: ModelSpec) -> str:
+    """Name of a base model."""
+    return f"{spec.name}-{spec_hash(spec)}"
+
+
+def base_id(spec: ModelSpec) -> str:
+    """Name under which the base model (step 0) is evaluated, once for all runs that start from it."""
+    return f"base-{model_id(spec)}"
+
+
+def run_id(spec: RunSpec) -> str:
+    """`<task>-<model>-<method>-g<G>-s<seed>-<hash8>`."""
+    return f"{spec.task}-{spec.model.name}-{spec.method.name}-g{spec.group_size}-s{spec.seed}-{spec_hash(spec)}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs of a preset: specifications by run id, and the run ids of each experiment, in the order of its matrix."""
+
+    runs: dict[str, RunSpec]
+    experiments: dict[str, list[str]]
+
+    @property
+    def data(self) -> dict[str, DataSpec]:
+        """Every data set that a run or its base model needs, by data id."""
+        specs = [data for run in self.runs.values() for data in (run.data, run.model.data)]
+        return {data_id(spec): spec for spec in specs}
+
+    @property
+    def models(self) -> dict[str, ModelSpec]:
+        """Every base model, by model id."""
+        return {model_id(run.model): run.model for run in self.runs.values()}
+
+
+def plan_runs(configuration: Configuration) -> Plan:
+    """Expand the matrices of the preset's experiments into runs. Two experiments that need the same run share it."""
+    runs: dict[str, RunSpec] = {}
+    experiments = {}
+    for name, matrix in configuration.preset.experiments.items():
+        specs = _expand(configuration, configuration.experiments[name], matrix)
+        experiments[name] = [run_id(spec) for spec in specs]
+        runs.update(zip(experiments[name], specs, strict=True))
+    return Plan(runs, experiments)
+
+
+def _expand(configuration: Configuration, experiment: Experiment, matrix: Matrix) -> list[RunSpec]:
+    return [
+        run_spec(configuration, experiment, model, method, group_size, seed)
+        for model in matrix.models
+        for group_size in matrix.group_sizes
+        for method in configuration.methods_of(experiment, matrix)
+        for seed in matrix.seeds
+    ]
+
+
+def run_spec(
+    configuration: Configuration, experiment: Experiment, model: str, method: str, group_size: int, seed: int
+) -> RunSpec:
+    """The specification of one cell of an experiment's matrix."""
+    settings = configuration.preset.tasks[experiment.task]
+    entry = configuration.models[model]
+    return RunSpec(
+        task=experiment.task,
+        rewards=experiment.rewards,
+        reward_params={name: value for name, value in settings.reward_params.items() if name in experiment.rewards},
+        data=settings.data,
+        model=ModelSpec(
+            name=model, data=settings.data, architecture=entry.architecture, warm_start=entry.warm_start
+        ),
+        method=method_spec(configuration, method),
+        group_size=group_size,
+        prompts_per_step=settings.prompts_per_step,
+        steps=settings.steps,
+        checkpoint_every=settings.checkpoint_every,
+        sampling=settings.sampling,
+        optimizer=settings.optimizer,
+        engine=configuration.preset.engine,
+        seed=seed,
+    )
+
+
+def method_spec(configuration: Configuration, name: str) -> MethodSpec:
+    """The method as runs use it; a user's file enters with its checksum, so that an edited function is a new run."""
+    entry = configuration.methods[name]
+    checksum = None
+    if entry.function:
+        from dara.methods import source_file  # imports torch, which plans without a user's own method do not need
+
+        checksum = hashlib.sha256(source_file(entry.function, configuration.directory).read_bytes()).hexdigest()
+    return MethodSpec(name=name, function=entry.function, source_sha256=checksum, params=entry.params)
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Where the files of a preset are. `results`: what the workflow writes; `scratch`: checkpoints and work in progress."""
+
+    results: Path
+    preset: str
+    scratch: Path
+
+    @classmethod
+    def of(cls, configuration: Configuration) -> Paths:
+        """The paths of a configuration, relative to the directory the workflow runs in."""
+        preset = configuration.preset
+        return cls(Path(preset.results), preset.preset, Path(preset.scratch))
+
+    @property
+    def root(self) -> Path:
+        """Results of this preset."""
+        return self.results / self.preset
+
+    @property
+    def frames(self) -> Path:
+        """Tidy frames."""
+        return self.root / "data"
+
+    def inputs(self, data: str) -> Path:
+        """A prepared data set."""
+        return self.root / "inputs" / data
+
+    def model(self, model: str) -> Path:
+        """Specification and manifest of a base model; its weights are in `weights`."""
+        return self.root / "models" / model
+
+    def weights(self, model: str) -> Path:
+        """Hugging Face checkpoint of a base model."""
+        return self.scratch / "models" / model
+
+    def run(self, run: str) -> Path:
+        """What a finished run published."""
+        return self.root / "runs" / run
+
+    def cached_run(self, run: str) -> Path:
+        """The same of a run whose results are kept in git."""
+        return self.results / "cached" / run
+
+    def checkpoints(self, run: str) -> Path:
+        """Work in progress and checkpoints (`step_<N>/`) of a run."""
+        return self.scratch / run
+
+    def scores(self, run: str) -> Path:
+        """Responses and scores of a run's checkpoints, or of a base model."""
+        return self.root / "scores" / run
+
+
+def use_cached(paths: Paths, run: str, spec: RunSpec, reuse: str) -> bool:
+    """Whether the cached run may stand for this one: allowed by `reuse`, complete, and of the same identity."""
+    cached = paths.cached_run(run)
+    if reuse == "none" or not (cached / "manifest.json").is_file() or not (cached / "spec.json").is_file():
+        return False
+    return json.loads((cached / "spec.json").read_text()) == spec.model_dump(mode="json")

@@ -1,0 +1,45 @@
+# Tidy frames from finished runs and their scores.
+
+
+rule configuration:
+    output:
+        f"{OUT}/configuration.json",
+    log:
+        f"{OUT}/logs/configuration.log",
+    localrule: True
+    params:
+        json=FLOW.configuration_json(),
+    shell:
+        "printf '%s\\n' {params.json:q} > {output} 2> {log}"
+
+
+rule collect:
+    input:
+        configuration=f"{OUT}/configuration.json",
+        runs=[FLOW.run_file(run, "manifest.json") for run in FLOW.plan.runs],
+    output:
+        [f"{OUT}/data/{frame}.csv" for frame in ("runs", "training_curves")],
+    log:
+        f"{OUT}/logs/collect.log",
+    benchmark:
+        f"{OUT}/benchmarks/collect.tsv"
+    shell:
+        "python -m dara collect {input.configuration} > {log} 2>&1"
+
+
+rule analyse:
+    input:
+        configuration=f"{OUT}/configuration.json",
+        runs=rules.collect.output,
+        scores=[FLOW.score_file(run) for run in FLOW.evaluated],
+    output:
+        [
+            f"{OUT}/data/{frame}.csv"
+            for frame in ("checkpoint_scores", "crossings", "energies")
+        ],
+    log:
+        f"{OUT}/logs/analyse.log",
+    benchmark:
+        f"{OUT}/benchmarks/analyse.tsv"
+    shell:
+        "python -m dara analyse {input.configuration} > {log} 2>&1"

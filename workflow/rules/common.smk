@@ -1,0 +1,31 @@
+# Reads and checks the configuration, and says where files are. No rules here.
+import sys
+from pathlib import Path
+
+ROOT = Path(workflow.basedir)
+sys.path.insert(0, str(ROOT / "workflow"))
+
+from dara.dag import Workflow, job_environment, user_errors
+from dara.workflow_lock import guard_directory
+
+job_environment(ROOT)
+with user_errors():
+    if workflow.is_main_process:
+        guard_directory(sys.argv[1:])
+    FLOW = Workflow.load(ROOT, config, workflow.overwrite_configfiles)
+
+OUT = str(FLOW.paths.root)
+
+
+wildcard_constraints:
+    run="[^/]+",
+    model="[^/]+",
+    data="[^/]+",
+    benchmark="[a-z0-9_]+",
+    table="[a-z0-9_]+",
+    figure="[a-z0-9_]+",
+
+
+onsuccess:
+    for line in FLOW.summary():
+        print(line, file=sys.stderr)

@@ -1,0 +1,26 @@
+# Prepared data: training prompts, held-out cases, tokenizer.
+
+
+rule data_spec:
+    output:
+        f"{OUT}/inputs/{{data}}/spec.json",
+    log:
+        f"{OUT}/logs/data_spec/{{data}}.log",
+    localrule: True
+    params:
+        json=lambda wildcards: FLOW.data_json(wildcards.data),
+    shell:
+        "printf '%s\\n' {params.json:q} > {output} 2> {log}"
+
+
+rule data:
+    input:
+        f"{OUT}/inputs/{{data}}/spec.json",
+    output:
+        f"{OUT}/inputs/{{data}}/manifest.json",
+    log:
+        f"{OUT}/logs/data/{{data}}.log",
+    benchmark:
+        f"{OUT}/benchmarks/data/{{data}}.tsv"
+    shell:
+        "python -m dara prepare {input} --out $(dirname {output}) 2>&1 | tee {log}"

@@ -1,0 +1,31 @@
+# One process generates for all checkpoints of a run (or for a base model), another scores what was said.
+
+
+rule evaluate:
+    input:
+        manifest=lambda wildcards: FLOW.evaluated_manifest(wildcards.run),
+        data=lambda wildcards: FLOW.evaluated_data(wildcards.run),
+    output:
+        f"{OUT}/scores/{{run}}/{{benchmark}}.identity.json",
+    log:
+        f"{OUT}/logs/evaluate/{{run}}.{{benchmark}}.log",
+    benchmark:
+        f"{OUT}/benchmarks/evaluate/{{run}}.{{benchmark}}.tsv"
+    params:
+        benchmark=lambda wildcards: FLOW.benchmark_json(wildcards.benchmark),
+    shell:
+        "python -m dara evaluate {input.manifest} --data {input.data} --benchmark {params.benchmark:q} --out {output} 2>&1 | tee {log}"
+
+
+rule score:
+    input:
+        identity=f"{OUT}/scores/{{run}}/{{benchmark}}.identity.json",
+        data=lambda wildcards: FLOW.evaluated_data(wildcards.run),
+    output:
+        f"{OUT}/scores/{{run}}/{{benchmark}}.scored.json",
+    log:
+        f"{OUT}/logs/score/{{run}}.{{benchmark}}.log",
+    benchmark:
+        f"{OUT}/benchmarks/score/{{run}}.{{benchmark}}.tsv"
+    shell:
+        "python -m dara score {input.identity} --data {input.data} --out {output} 2>&1 | tee {log}"
