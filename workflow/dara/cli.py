@@ -87,21 +87,29 @@ def train(arguments: argparse.Namespace) -> None:
 def evaluate(arguments: argparse.Namespace) -> None:
     """Generate the responses of all checkpoints that a manifest names, for one benchmark."""
     from dara.config import Benchmark
-    from dara.evaluation import generate_checkpoints
+    from dara.evaluation.generate import generate_checkpoints
+    from dara.training.parent import stop_with_parent
 
+    stop_with_parent()
+    benchmark = Benchmark.model_validate_json(arguments.benchmark)
     generate_checkpoints(
-        _checkpoints(arguments.manifest),
-        Benchmark.model_validate_json(arguments.benchmark),
-        arguments.data.parent / "benchmark",
-        arguments.out.parent,
+        _checkpoints(arguments.manifest), benchmark, arguments.data.parent / "benchmark", arguments.out
     )
 
 
 def score(arguments: argparse.Namespace) -> None:
-    """Score the responses that an identity file stands for."""
-    from dara.evaluation import score_checkpoints
+    """Score the responses below a directory, and write the checksums of the score files."""
+    from dara.config import Benchmark
+    from dara.evaluation.score import identity_path, score_checkpoints, scores_path
+    from dara.training.run_files import sha256
 
-    score_checkpoints(arguments.identity, arguments.data.parent / "benchmark", arguments.out)
+    benchmark, out = Benchmark.model_validate_json(arguments.benchmark), arguments.out
+    identity = json.loads(identity_path(out, benchmark.name).read_text(encoding="utf-8"))
+    steps = [int(step) for step in identity["checkpoints"]]
+    score_checkpoints(out, steps, benchmark, arguments.data.parent / "benchmark")
+    files = [scores_path(out, step, benchmark.name) for step in steps]
+    listing = {str(path.relative_to(out)): sha256(path) for path in files}
+    (out / f"{benchmark.name}.scored.json").write_text(json.dumps(listing, indent=2) + "\n", encoding="utf-8")
 
 
 def collect(arguments: argparse.Namespace) -> None:
@@ -109,30 +117,49 @@ def collect(arguments: argparse.Namespace) -> None:
     from dara.analysis import collect as collect_frames
 
     flow = _workflow(arguments)
-    collect_frames(
-        {run: flow.run_directory(run) for run in flow.plan.runs}, flow.plan.experiments, flow.paths.frames, cached=flow.cached
-    )
+    collect_frames(flow.run_directories, flow.plan.experiments, flow.paths.frames, cached=flow.cached)
 
 
 def analyse(arguments: argparse.Namespace) -> None:
     """Compute checkpoint scores with intervals, crossings and energies."""
     from dara.analysis import analyse as analyse_frames
 
-    analyse_frames(_workflow(arguments))
+    flow = _workflow(arguments)
+    preset, experiments = flow.configuration.preset, flow.configuration.experiments
+    analyse_frames(
+        flow.run_directories,
+        {name: flow.score_directory(name) for name in flow.evaluated},
+        flow.plan.experiments,
+        {name: experiments[name].thresholds for name in preset.experiments},
+        {task: [settings.benchmark.name] for task, settings in preset.tasks.items()},
+        flow.paths.frames,
+    )
 
 
 def table(arguments: argparse.Namespace) -> None:
     """Build one table as Markdown, LaTeX and CSV."""
-    from dara.analysis.tables import write_table
+    from dara.analysis.tables import TABLES, render_table
 
-    write_table(_workflow(arguments), arguments.table)
+    flow = _workflow(arguments)
+    experiment, kind = flow.owner_of("tables", arguments.output)
+    built = TABLES[kind].build(_frames(flow), experiment, flow.configuration.methods)
+    render_table(built, flow.paths.root / "tables" / arguments.output)
 
 
 def figure(arguments: argparse.Namespace) -> None:
     """Draw one figure as PNG and SVG."""
-    from dara.analysis.figures import write_figure
+    from dara.analysis.figures import FIGURES, render_figure
 
-    write_figure(_workflow(arguments), arguments.figure)
+    flow = _workflow(arguments)
+    experiment, kind = flow.owner_of("figures", arguments.output)
+    drawn = FIGURES[kind].draw(_frames(flow), experiment, flow.configuration.methods)
+    render_figure(drawn, flow.paths.root / "figures" / arguments.output)
+
+
+def _frames(flow):
+    from dara.analysis import FRAMES, read_frame
+
+    return {name: read_frame(flow.paths.frames / f"{name}.csv", name) for name in FRAMES}
 
 
 def _read(model, path: Path):
@@ -190,18 +217,14 @@ def _parser() -> argparse.ArgumentParser:
     verb(prepare, ("spec", Path, "data specification (JSON)"), ("--out", Path, "directory to write"))
     verb(warm_start, ("spec", Path, "model specification (JSON)"), data, scratch, ("--manifest", Path, "manifest to write"))
     verb(train, ("spec", Path, "run specification (JSON)"), data, ("--model", Path, "manifest of the base model"), scratch)
-    verb(
-        evaluate,
-        ("manifest", Path, "manifest of a run or of a base model"),
-        data,
-        ("--benchmark", str, "settings of the benchmark (JSON)"),
-        ("--out", Path, "identity file to write; responses go beside it"),
-    )
-    verb(score, ("identity", Path, "identity file of the responses"), data, ("--out", Path, "list of score files to write"))
+    benchmark = ("--benchmark", str, "settings of the benchmark (JSON)")
+    out = ("--out", Path, "directory of the responses and scores")
+    verb(evaluate, ("manifest", Path, "manifest of a run or of a base model"), data, benchmark, out)
+    verb(score, data, benchmark, out)
     verb(collect, configuration)
     verb(analyse, configuration)
-    verb(table, ("table", str, "file name of the table in config/experiments/"), configuration)
-    verb(figure, ("figure", str, "file name of the figure in config/experiments/"), configuration)
+    verb(table, ("output", str, "file name of the table in config/experiments/"), configuration)
+    verb(figure, ("output", str, "file name of the figure in config/experiments/"), configuration)
     return parser
 
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dara.config import Benchmark, Configuration, RunSpec
+from dara.config import Benchmark, Configuration, Experiment, RunSpec
 from dara.loading import ConfigurationError, load_all_presets, load_configuration
 from dara.runs import Paths, Plan, base_id, canonical_json, data_id, model_id, plan_runs, use_cached
 
@@ -83,6 +83,11 @@ class Workflow:
         """A published file of a run."""
         return str(self.run_directory(run) / name)
 
+    @property
+    def run_directories(self) -> dict[str, Path]:
+        """The same for all runs."""
+        return {run: self.run_directory(run) for run in self.plan.runs}
+
     def score_directory(self, run: str) -> Path:
         """Where the scores of a run or a base model are."""
         in_cache = run in self.cached or (run in self.bases and self._cached_base(run))
@@ -144,13 +149,20 @@ class Workflow:
         experiments = [self.configuration.experiments[name] for name in self.configuration.preset.experiments]
         return [output for experiment in experiments for output in getattr(experiment, kind)]
 
+    def owner_of(self, kind: str, output: str) -> tuple[Experiment, str]:
+        """The experiment that has this table or figure, with the methods of this preset, and the module that makes it."""
+        for name, matrix in self.configuration.preset.experiments.items():
+            experiment = self.configuration.experiments[name]
+            if output in getattr(experiment, kind):
+                methods = self.configuration.methods_of(experiment, matrix)
+                return experiment.model_copy(update={"methods": methods}), getattr(experiment, kind)[output]
+        known = ", ".join(self.outputs(kind))
+        raise ConfigurationError(f"no experiment of preset {self.configuration.preset.preset} has {kind}.{output}; it has {known}")
+
     def code_of(self, kind: str, output: str) -> str:
         """The module that draws a table or figure, so that an edit redraws it."""
-        for name in self.configuration.preset.experiments:
-            module = getattr(self.configuration.experiments[name], kind).get(output)
-            if module is not None:
-                return os.path.relpath(self.root / "workflow/dara/analysis" / kind / f"{module}.py")
-        raise ConfigurationError(f"no experiment of preset {self.configuration.preset.preset} has {kind}.{output}")
+        _, module = self.owner_of(kind, output)
+        return os.path.relpath(self.root / "workflow/dara/analysis" / kind / f"{module}.py")
 
     def summary(self) -> list[str]:
         """Where the results are, for the end of a workflow."""

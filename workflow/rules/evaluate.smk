@@ -13,8 +13,9 @@ rule evaluate:
         f"{OUT}/benchmarks/evaluate/{{run}}.{{benchmark}}.tsv"
     params:
         benchmark=lambda wildcards: FLOW.benchmark_json(wildcards.benchmark),
+        out=f"{OUT}/scores/{{run}}",
     shell:
-        "python -m dara evaluate {input.manifest} --data {input.data} --benchmark {params.benchmark:q} --out {output} 2>&1 | tee {log}"
+        "python -m dara evaluate {input.manifest} --data {input.data} --benchmark {params.benchmark:q} --out {params.out} 2>&1 | tee {log}"
 
 
 rule score:
@@ -27,5 +28,8 @@ rule score:
         f"{OUT}/logs/score/{{run}}.{{benchmark}}.log",
     benchmark:
         f"{OUT}/benchmarks/score/{{run}}.{{benchmark}}.tsv"
+    params:
+        benchmark=lambda wildcards: FLOW.benchmark_json(wildcards.benchmark),
+        out=f"{OUT}/scores/{{run}}",
     shell:
-        "python -m dara score {input.identity} --data {input.data} --out {output} 2>&1 | tee {log}"
+        "python -m dara score --data {input.data} --benchmark {params.benchmark:q} --out {params.out} 2>&1 | tee {log}"

@@ -1,0 +1,56 @@
+"""What the evaluation tests share: cases on disk, and samplers that know what to say."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from dara.config import Benchmark, DataSpec, Sampling
+from dara.data import SOURCES, held_out
+from dara.evaluation.records import Response
+
+
+def benchmark(name: str, samples: int = 1, seconds: float = 5.0, **changes: object) -> Benchmark:
+    """A benchmark of a few tokens."""
+    sampling = Sampling(temperature=0.6, top_p=0.95, max_response_tokens=40)
+    limit = 23 if name == "laptop_math" else None
+    settings = {"samples": samples, "sampling": sampling, "seed": 0, "batch_size": 8, "length_limit": limit}
+    return Benchmark(**{"name": name, "seconds_per_case": seconds, **settings, **changes})
+
+
+def write_cases(name: str, folder: Path, rows: int = 24) -> dict[str, str]:
+    """Real held-out cases of a laptop source in `folder`; returns prompt -> right answer."""
+    source = SOURCES[name]
+    examples = held_out(DataSpec(source=name, seed=100, train_rows=1, held_out_rows=rows))
+    for file, content in source.benchmark_files(examples).items():
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(row) + "\n" for row in content))
+    if name == "laptop_math":
+        return {source.prompt(one): rf"so \boxed{{{source.reference(one)}}}" for one in examples}
+    return {source.prompt(one): source.reference(one) for one in examples}
+
+
+def write_checkpoints(folder: Path, steps: Sequence[int]) -> dict[int, Path]:
+    """Directories that look like checkpoints, each with weights of its own."""
+    checkpoints = {step: folder / f"step_{step}" for step in steps}
+    for step, path in checkpoints.items():
+        path.mkdir(parents=True)
+        (path / "model.safetensors").write_bytes(b"weights %d" % step)
+    return checkpoints
+
+
+class FakeSampler:
+    """Says `answer(prompt)` to each prompt, and counts how often it was asked."""
+
+    def __init__(self, answer: Callable[[str], str], identity: str = "fake", n_tokens: int = 20) -> None:
+        self.identity = {"sampler": identity}
+        self.calls = 0
+        self._answer, self._n_tokens = answer, n_tokens
+
+    def __call__(self, checkpoint_dir: Path, batch_size: int) -> "FakeSampler":
+        """As a factory it is its own product."""
+        return self
+
+    def generate(self, prompts: Sequence[str], samples: int, sampling: Sampling, seed: int) -> list[list[Response]]:
+        self.calls += 1
+        return [[Response(self._answer(prompt), self._n_tokens, True)] * samples for prompt in prompts]

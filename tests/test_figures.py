@@ -1,0 +1,246 @@
+"""Figures: they are drawn from made-up frames, identically each time, and say what they show."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+import xml.etree.ElementTree as ElementTree
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
+
+from dara.analysis.figures import FIGURES, render_figure
+from dara.analysis.figures.energy_shares import parts_by_sign
+from dara.analysis.figures.look import LINESTYLES, look_of, quartiles_by_step
+from synthetic import COMPARED, METHODS, experiment, simulate
+
+PAIR = ("gdpo", "dara_sym")
+
+
+def texts(figure) -> list[str]:
+    """Every text of a figure: axis labels, titles, legend, annotations."""
+    return [text.get_text() for text in figure.findobj(matplotlib.text.Text) if text.get_text()]
+
+
+def ticks_in_view(axes) -> list:
+    """Tick labels that are shown: matplotlib keeps some outside of the limits, which it does not draw."""
+    hidden = {id(text) for text in ticks_out_of_view(axes)}
+    ticks = [*axes.get_xticklabels(), *axes.get_yticklabels()]
+    return [text for text in ticks if id(text) not in hidden and text.get_visible()]
+
+
+def ticks_out_of_view(axes) -> list:
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    out = [text for text in axes.get_xticklabels() if not left <= text.get_position()[0] <= right]
+    return out + [text for text in axes.get_yticklabels() if not bottom <= text.get_position()[1] <= top]
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+@pytest.fixture(scope="module")
+def tool():
+    return simulate(missing=(("dara_asym", 102),), diverged={("grpo", 101): 23})
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_same_figure_has_the_same_bytes(name, tool, tmp_path):
+    first = render_figure(FIGURES[name].draw(tool, experiment(), METHODS), tmp_path / "a" / "tool.main")
+    shuffled = {key: frame.sample(frac=1, random_state=3) for key, frame in tool.items()}
+    second = render_figure(FIGURES[name].draw(shuffled, experiment(), METHODS), tmp_path / "b" / "tool.main")
+    assert [path.name for path in first] == ["tool.main.png", "tool.main.svg"]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    assert first[0].read_bytes().startswith(b"\x89PNG")
+    ElementTree.parse(first[1])
+    assert b"<dc:date>" not in first[1].read_bytes()
+
+
+@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("task", ["tool_calling", "math"])
+def test_one_seed_of_six_steps_is_drawn_without_warnings(name, task, tmp_path):
+    frames = simulate(task, steps=6, seeds=(100,), methods=PAIR)
+    figure = FIGURES[name].draw(frames, experiment(task, PAIR), METHODS)
+    for path in render_figure(figure, tmp_path / name):
+        assert path.stat().st_size > 5000
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_each_model_and_group_size_has_its_own_panels(name, tool):
+    frames = simulate(methods=PAIR, seeds=(100, 101), steps=40, settings=(("small", 4), ("large", 8)))
+    one = FIGURES[name].draw(tool, experiment(), METHODS)
+    two = FIGURES[name].draw(frames, experiment(methods=PAIR), METHODS)
+    assert len(two.axes) == 2 * len(one.axes)
+    assert any("small, G=4" in text for text in texts(two))
+    assert any("large, G=8" in text for text in texts(two))
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_method_without_runs_shows_as_missing(name):
+    frames = simulate(seeds=(100, 101), steps=40, missing=(("grpo", 100), ("grpo", 101), ("gdpo", 101)))
+    found = texts(FIGURES[name].draw(frames, experiment(), METHODS))
+    assert "GRPO (no runs)" in found
+    assert "GDPO (1 of 2 runs)" in found
+    assert "DARA-Sym" in found
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_an_empty_selection_is_an_error(name, tool):
+    with pytest.raises(ValueError, match=r"experiment other: .*`runs` has no run.*tool_main"):
+        FIGURES[name].draw(tool, experiment(name="other"), METHODS)
+    gone = simulate(seeds=(100,), steps=6, methods=PAIR, missing=(("gdpo", 100), ("dara_sym", 100)))
+    with pytest.raises(ValueError, match=r"experiment tool_main: no .* 0 finished of 2 planned runs"):
+        FIGURES[name].draw(gone, experiment(methods=PAIR), METHODS)
+
+
+def test_an_unknown_method_is_an_error(tool):
+    known = {name: METHODS[name] for name in ("grpo", "gdpo", "dara_sym")}
+    with pytest.raises(ValueError, match="method 'dara_asym' has no row in the methods"):
+        FIGURES["learning_curves"].draw(tool, experiment(), known)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_no_text_is_small_and_none_leaves_the_figure(name, tool, tmp_path):
+    for frames, asked in ((tool, experiment()), (simulate("math"), experiment("math"))):
+        figure = FIGURES[name].draw(frames, asked, METHODS)
+        render_figure(figure, tmp_path / name)
+        FigureCanvasAgg(figure).draw()
+        assert figure.get_figwidth() == 7.0
+        width, height = figure.get_size_inches() * figure.dpi
+        hidden = {id(text) for axes in figure.axes for text in ticks_out_of_view(axes)}
+        for text in figure.findobj(matplotlib.text.Text):
+            if text.get_text() and text.get_visible() and id(text) not in hidden:
+                box = text.get_window_extent()
+                assert text.get_fontsize() >= 7, text.get_text()
+                assert box.x0 >= -1, text.get_text()
+                assert box.y0 >= -1, text.get_text()
+                assert box.x1 <= width + 1, text.get_text()
+                assert box.y1 <= height + 1, text.get_text()
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_labels_do_not_overlap_and_the_legend_is_outside(name, tool, tmp_path):
+    figure = FIGURES[name].draw(tool, experiment(), METHODS)
+    render_figure(figure, tmp_path / name)
+    FigureCanvasAgg(figure).draw()
+    boxes = []
+    for axes in figure.axes:
+        labels = [axes.title, axes.xaxis.label, axes.yaxis.label, *ticks_in_view(axes)]
+        boxes += [(text.get_text(), text.get_window_extent()) for text in labels if text.get_text()]
+    legend = figure.legends[0].get_window_extent()
+    assert all(not legend.overlaps(axes.get_window_extent()) for axes in figure.axes)
+    for index, (text, box) in enumerate(boxes):
+        assert not box.overlaps(legend), text
+        for other, its in boxes[:index]:
+            assert not box.overlaps(its), (text, other)
+
+
+def test_users_settings_do_not_matter_and_stay_as_they_are(tool, tmp_path):
+    wanted = render_figure(FIGURES["learning_curves"].draw(tool, experiment(), METHODS), tmp_path / "a")
+    with matplotlib.rc_context({"font.size": 20, "axes.grid": False, "svg.hashsalt": "mine"}):
+        given = render_figure(FIGURES["learning_curves"].draw(tool, experiment(), METHODS), tmp_path / "b")
+        assert matplotlib.rcParams["font.size"] == 20
+    assert [path.read_bytes() for path in wanted] == [path.read_bytes() for path in given]
+    if pyplot := sys.modules.get("matplotlib.pyplot"):
+        assert pyplot.get_fignums() == []
+
+
+def test_methods_differ_in_color_line_and_marker():
+    looks = [look_of(name, METHODS) for name in METHODS]
+    assert len({look.marker for look in looks}) == len(METHODS)
+    assert len({str(look.linestyle) for look in looks}) == len(METHODS) == len(LINESTYLES)
+    assert look_of("dara_sym", METHODS).color == "#1f77b4"
+
+
+def test_learning_curves_draw_median_band_and_threshold(tool):
+    figure = FIGURES["learning_curves"].draw(tool, experiment(), METHODS)
+    format_axes = figure.axes[1]
+    curves = tool["training_curves"]
+    wanted = (
+        curves[(curves["method"] == "gdpo") & (curves["metric"] == "reward/format/mean")]
+        .groupby("step")["value"]
+        .median()
+    )
+    lines = {to_hex(line.get_color()): line for line in format_axes.lines}
+    np.testing.assert_allclose(lines["#2ca02c"].get_ydata(), wanted.to_numpy(), rtol=0, atol=1e-12)
+    assert len(lines["#7f7f7f"].get_xdata()) == 80  # the diverged run counts until its step 23
+    assert list(lines["#333333"].get_ydata()) == [0.8, 0.8]
+    assert len(format_axes.collections) == len(COMPARED)
+    assert [axes.get_title() for axes in figure.axes[:2]] == ["correctness reward", "format reward"]
+
+
+def test_learning_curves_skip_values_that_were_not_finite():
+    rows = pd.DataFrame({"run_id": ["a", "a", "b", "b"], "step": [1, 2, 1, 2], "value": [1.0, np.nan, 3.0, 5.0]})
+    curve = quartiles_by_step(rows)
+    assert curve["median"].to_list() == [2.0, 5.0]
+    assert curve["q25"].to_list() == [1.5, 5.0]
+    assert quartiles_by_step(rows[:0]).empty
+
+
+def test_crossing_strip_has_a_point_a_run_and_open_markers(tool):
+    figure = FIGURES["crossing_strip"].draw(tool, experiment(), METHODS)
+    axes = figure.axes[0]
+    filled = [line for line in axes.lines if len(line.get_xdata()) == 1 and line.get_markerfacecolor() != "white"]
+    hollow = [line for line in axes.lines if len(line.get_xdata()) == 1 and line.get_markerfacecolor() == "white"]
+    assert (len(filled), len(hollow)) == (3 * 10, 3)
+    assert {float(line.get_ydata()[0]) for line in hollow} == {80.0}
+    assert len(axes.collections) == 3 * 4  # a median tick for each method and threshold
+    crossings = tool["crossings"]
+    mine = crossings[(crossings["method"] == "gdpo") & (crossings["threshold"] == 0.8)]["stable_step"]
+    steps = sorted(float(line.get_ydata()[0]) for line in filled if to_hex(line.get_color()) == "#2ca02c")
+    assert set(mine.astype(float)) <= set(steps)
+    assert "not reached" in texts(figure)
+    assert "budget: 80 steps" in texts(figure)
+
+
+def test_crossing_strip_shows_pending_runs_where_the_crossing_began():
+    frames = simulate("math", methods=PAIR, seeds=(100,))
+    crossings = frames["crossings"].copy()
+    last = crossings["threshold"] == 0.99
+    crossings.loc[last, ["stable_step", "pending_step"]] = [pd.NA, 97]
+    crossings.loc[last, "status"] = "pending"
+    figure = FIGURES["crossing_strip"].draw(frames | {"crossings": crossings}, experiment("math", PAIR), METHODS)
+    hollow = [
+        line for line in figure.axes[0].lines if len(line.get_xdata()) == 1 and line.get_markerfacecolor() == "white"
+    ]
+    assert [float(line.get_ydata()[0]) for line in hollow] == [97.0, 97.0]
+    assert len(figure.axes[0].collections) == 3 * 2  # no median tick at 0.99
+    assert "pending: begun, too late to confirm" in texts(figure)
+
+
+def test_crossing_strip_needs_thresholds(tool):
+    asked = experiment().model_copy(update={"thresholds": {}})
+    with pytest.raises(ValueError, match="the sparse reward 'format' has no thresholds"):
+        FIGURES["crossing_strip"].draw(tool, asked, METHODS)
+
+
+def test_energy_parts_add_up_to_the_shares(tool):
+    parts = parts_by_sign(tool["energies"], "format").dropna()
+    np.testing.assert_allclose(parts["positive_before"] + parts["negative_before"], parts["share_before"], atol=1e-12)
+    np.testing.assert_allclose(parts["positive_after"] + parts["negative_after"], parts["share_after"], atol=1e-12)
+
+
+def test_energy_share_of_no_energy_is_undefined():
+    row = {"run_id": "a", "step": 1, "reward": "format", "contributed_pos": 3.0, "contributed_neg": 1.0}
+    other = {"run_id": "a", "step": 1, "reward": "correctness", "contributed_pos": 4.0, "contributed_neg": 0.0}
+    rows = pd.DataFrame([row, other]).assign(energy_pos=0.0, energy_neg=0.0)
+    parts = parts_by_sign(rows, "format").iloc[0]
+    assert (parts["positive_after"], parts["negative_after"]) == (0.375, 0.125)
+    assert np.isnan(parts["positive_before"])
+
+
+def test_checkpoint_curves_are_percent_and_start_at_the_base(tool):
+    figure = FIGURES["checkpoint_curves"].draw(tool, experiment(), METHODS)
+    assert [axes.get_ylabel() for axes in figure.axes] == ["Average Accuracy (%)", "Average Format (%)"]
+    for line in figure.axes[0].lines:
+        assert float(line.get_xdata()[0]) == 0
+        assert float(line.get_ydata()[0]) == pytest.approx(5.0)
+    math = FIGURES["checkpoint_curves"].draw(simulate("math"), experiment("math"), METHODS)
+    assert [axes.get_ylabel() for axes in math.axes] == ["Acc (%)", "Exceed (%)", "Joint (%)"]

@@ -1,0 +1,102 @@
+"""Schema 1 of the metrics, on the toy batch of the paper's first figure."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from dara.methods import load_method
+from dara.training.metrics import ENGINE_METRICS, all_finite, metric_names, step_metrics
+
+NAMES = ("correctness", "format")
+ENGINE = {name: 0.1 * i for i, name in enumerate(ENGINE_METRICS, 1)}
+
+
+@pytest.fixture
+def rewards() -> torch.Tensor:
+    """4 groups of 4: two of four responses correct in each, one well-formatted response in the last group only."""
+    rewards = torch.zeros(4, 4, 2)
+    rewards[:, :2, 0] = 1.0
+    rewards[3, 0, 1] = 1.0
+    return rewards
+
+
+def line_of(rewards, method="dara_asym", **changes):
+    lengths = torch.arange(16).view(4, 4) + 1
+    arguments = {"pool_rewards": rewards, "pool_lengths": lengths, "output": load_method(method)(rewards, lengths)}
+    return step_metrics(7, NAMES, **{**arguments, "engine": ENGINE, **changes})
+
+
+def test_names_are_the_same_for_every_method(rewards):
+    for method in ("grpo", "gdpo", "dara_sym", "dvao"):
+        assert list(line_of(rewards, method)) == ["schema", "step", *metric_names(NAMES)]
+    extra = set(line_of(rewards, "gd2po_hard")) - {"schema", "step", *metric_names(NAMES)}
+    assert extra == {"conflict_ratio", "keep_ratio"}
+
+
+def test_toy_batch(rewards):
+    line = line_of(rewards)
+    assert line["schema"] == 1
+    assert line["step"] == 7
+    expected = {
+        "reward/correctness/mean": 0.5,
+        "reward/correctness/std": (16 * 0.25 / 15) ** 0.5,
+        "reward/format/mean": 1 / 16,
+        "density/correctness": 1.0,
+        "density/format": 0.25,
+        "active_groups/format": 1,
+        "weight/correctness": 1.0,
+        "weight/format": 2.0,
+        "energy/correctness/pos": 6.0,  # (G - 1)(1 - p) in each of 4 groups, p = 1/2
+        "energy/correctness/neg": 6.0,
+        "energy/format/pos": 2.25,
+        "energy/format/neg": 0.75,
+        "energy_contributed/format/pos": 9.0,  # w^2 on the positive side alone
+        "energy_contributed/format/neg": 0.75,
+        "advantage/mean": 0.0,
+        "advantage/std": 1.0,
+        "groups": 4,
+        "group_size": 4,
+        "response_length/mean": 8.5,
+        "response_length/max": 16,
+        **ENGINE,
+    }
+    assert {name: line[name] for name in expected} == pytest.approx(expected, rel=1e-5, abs=2e-5)
+    assert all_finite(line)
+    assert not all_finite({"kl": float("nan")})
+
+
+def test_symmetric_weights_balance_the_energies(rewards):
+    line = line_of(rewards, "dara_sym")
+    totals = [sum(line[f"energy_contributed/{name}/{sign}"] for sign in ("pos", "neg")) for name in NAMES]
+    assert totals == pytest.approx([12, 12], abs=1e-3)
+
+
+def test_reward_means_are_those_of_the_pool_before_filtering(rewards):
+    kept = load_method("gdpo")(rewards[2:])
+    line = line_of(rewards, output=kept, filtered={"filter/candidate_groups": 4, "filter/accepted_groups": 2})
+    assert line["reward/format/mean"] == 1 / 16
+    assert line["density/format"] == 0.5
+    assert line["groups"] == 2
+    assert line["filter/candidate_groups"] == 4.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"engine": {**ENGINE, "loss": 1.0}}, "engine's metrics are"),
+        ({"engine": {"kl": 0.0}}, "engine's metrics are"),
+        ({"pool_lengths": torch.ones(4, 3)}, r"pool_lengths is \(4, 3\); it must be \(4, 4\)"),
+        ({"pool_rewards": torch.zeros(4, 4, 3)}, r"pool_rewards is \(4, 4, 3\)"),
+        ({"filtered": {"kl": 1.0}}, "'kl' is the name of a metric"),
+    ],
+)
+def test_what_does_not_fit_is_an_error(rewards, changes, message):
+    with pytest.raises(ValueError, match=message):
+        line_of(rewards, **changes)
+
+
+def test_a_diagnostic_cannot_replace_a_metric(rewards):
+    output = dataclasses.replace(load_method("gdpo")(rewards), diagnostics={"entropy": 3.0})
+    with pytest.raises(ValueError, match="'entropy' is the name of a metric of every step"):
+        line_of(rewards, output=output)

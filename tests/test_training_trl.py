@@ -1,0 +1,355 @@
+"""The TRL engine from inputs to published results, on a tiny model: metrics, resuming, divergence, errors."""
+
+import gzip
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import dara
+from dara.methods import available_methods, load_method
+from dara.runs import run_id
+from dara.training import run_files, trainer
+from dara.training.metrics import metric_names
+from dara.training.trl import prompt_order, train, training_rows
+from training_tiny import PROBLEMS, run, tiny_spec, write_inputs
+
+PACKAGE = Path(dara.__file__).parents[1]
+STATIC = {"weights": [1.0, 5.0]}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_watch():
+    """The tests' own process may outlive what started it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dara.training.trl.stop_with_parent", lambda: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory) -> dict[str, Path]:
+    return write_inputs(tmp_path_factory.mktemp("inputs"))
+
+
+@pytest.fixture(scope="module")
+def straight(inputs, tmp_path_factory) -> Path:
+    """A run of 4 steps without interruption: its directory."""
+    directory = tmp_path_factory.mktemp("straight")
+    run(tiny_spec(), inputs, directory)
+    return directory
+
+
+def metrics(directory: Path) -> list[dict]:
+    return [json.loads(line) for line in (directory / "out" / "metrics.jsonl").read_text().splitlines()]
+
+
+def arrays(directory: Path) -> dict[str, np.ndarray]:
+    with np.load(directory / "out" / "rewards.npz", allow_pickle=False) as file:
+        return dict(file)
+
+
+def weights(directory: Path, step: int, spec=None) -> bytes:
+    name = run_id(spec or tiny_spec())
+    return (directory / "scratch" / name / f"step_{step}" / "model.safetensors").read_bytes()
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    for name in ("metrics.jsonl", "rewards.npz", "samples.jsonl.gz"):
+        assert (one / "out" / name).read_bytes() == (other / "out" / name).read_bytes(), name
+    assert weights(one, 4) == weights(other, 4)
+
+
+def test_every_step_has_the_whole_schema(straight):
+    lines = metrics(straight)
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    for line in lines:
+        assert list(line) == ["schema", "step", *metric_names(["correctness", "length"])]
+        assert all(np.isfinite(value) for value in line.values())
+        assert line["groups"] == 4
+        assert line["group_size"] == 4
+        assert line["lr"] == 1e-2
+        assert line["grad_norm"] > 0
+        assert line["entropy"] > 0
+    assert any(line["density/length"] > 0 for line in lines)
+    assert any(line["kl"] > 1e-6 for line in lines), "the second update of a step is off policy"
+
+
+def test_metrics_follow_from_the_published_rewards(straight):
+    published = arrays(straight)
+    assert published["rewards"].shape == (4, 4, 4, 2)
+    assert published["rewards"].dtype == np.float64
+    assert published["names"].tolist() == ["correctness", "length"]
+    for i, line in enumerate(metrics(straight)):
+        rewards, lengths = published["rewards"][i], published["lengths"][i]
+        assert ((lengths <= 4) == (rewards[..., 1] == 1.0)).all(), "the length reward is the limit of 4 tokens"
+        assert line["reward/length/mean"] == pytest.approx(rewards[..., 1].mean(), abs=1e-12)
+        assert line["reward/length/std"] == pytest.approx(rewards[..., 1].std(ddof=1), abs=1e-12)
+        varying = (rewards[..., 1].max(1) != rewards[..., 1].min(1)).mean()
+        assert line["density/length"] == varying
+        assert line["active_groups/length"] == varying * 4
+        assert line["response_length/mean"] == lengths.mean()
+        assert line["response_length/max"] == lengths.max()
+
+
+def test_the_loss_gets_the_methods_advantages_of_the_logged_rewards(inputs, tmp_path, monkeypatch):
+    seen = []
+    original = trainer.MultiRewardTrainer._compute_loss
+
+    def compute_loss(self, model, batch):
+        seen.append((batch["advantages"].clone(), batch["completion_mask"].sum(1), batch["prompt_ids"].clone()))
+        return original(self, model, batch)
+
+    monkeypatch.setattr(trainer.MultiRewardTrainer, "_compute_loss", compute_loss)
+    spec = tiny_spec(method="gd2po_hard", steps=2, params={"final_normalization": "token"})
+    run(spec, inputs, tmp_path)
+    method, published = load_method("gd2po_hard", final_normalization="token"), arrays(tmp_path)
+    assert len(seen) == 4  # two updates a step
+    for step in range(2):
+        out = method(torch.tensor(published["rewards"][step]), lengths=torch.tensor(published["lengths"][step]))
+        expected = (out.advantages * out.loss_weight).flatten().float()
+        advantages, lengths, prompts = (torch.cat(parts) for parts in zip(*seen[2 * step : 2 * step + 2], strict=True))
+        assert torch.equal(advantages, expected)
+        assert lengths.tolist() == published["lengths"][step].flatten().tolist()
+        groups = prompts.view(4, 4, -1)
+        assert (groups == groups[:, :1]).all(), "an update gets whole groups"
+    assert any(advantages.abs().sum() > 0 for advantages, _, _ in seen)
+
+
+def test_the_same_specification_gives_the_same_run(inputs, straight, tmp_path):
+    run(tiny_spec(), inputs, tmp_path)
+    assert_same_run(straight, tmp_path)
+
+
+def test_another_seed_gives_other_samples(inputs, straight, tmp_path):
+    run(tiny_spec(seed=101, steps=1), inputs, tmp_path)
+    assert (arrays(tmp_path)["lengths"][0] != arrays(straight)["lengths"][0]).any()
+
+
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+from training_tiny import run, tiny_spec
+from dara.training import run_files
+append = run_files.append_metrics
+def append_and_die(directory, line):
+    append(directory, line)
+    if line["step"] == 3:
+        (directory / "metrics.jsonl").open("a").write('{"schema": 1, "st')
+        (directory / "checkpoint-8").mkdir()
+        os.kill(os.getpid(), signal.SIGKILL)
+run_files.append_metrics = append_and_die
+inputs, directory = json.loads(sys.argv[1]), Path(sys.argv[2])
+run(tiny_spec(), {name: Path(path) for name, path in inputs.items()}, directory)
+"""
+
+
+def test_two_steps_a_kill_and_two_steps_equal_four_steps(inputs, straight, tmp_path):
+    arguments = [json.dumps({name: str(path) for name, path in inputs.items()}), str(tmp_path)]
+    search = os.pathsep.join([str(PACKAGE), str(Path(__file__).parent)])
+    environment = {**os.environ, "PYTHONPATH": search, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, *arguments], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    work = tmp_path / "scratch" / run_id(tiny_spec())
+    assert list(run_files.checkpoints(work)) == [2]
+    assert not (tmp_path / "out").exists()
+
+    run(tiny_spec(), inputs, tmp_path)
+    assert_same_run(straight, tmp_path)
+    assert not list(work.glob("checkpoint-*"))
+    timings = json.loads((tmp_path / "out" / "timings.json").read_text())
+    assert len(timings["seconds_per_step"]) == 4
+    assert len(timings["seconds_to_start"]) == 2
+
+
+def test_a_half_written_checkpoint_is_ignored(inputs, straight, tmp_path):
+    shutil.copytree(straight / "scratch", tmp_path / "scratch")
+    work = tmp_path / "scratch" / run_id(tiny_spec())
+    (work / "step_4").rename(work / "checkpoint-8")
+    (work / "checkpoint-8" / "model.safetensors").write_bytes(b"half")
+    for name in ("step_4.tmp", "checkpoint-9"):
+        (work / name).mkdir()
+    # Only the newest checkpoint can be resumed from, so step_2 has to train again from the start.
+    shutil.rmtree(work / "step_2")
+    run(tiny_spec(), inputs, tmp_path)
+    assert_same_run(straight, tmp_path)
+    assert sorted(path.name for path in work.iterdir() if path.is_dir()) == ["step_2", "step_4"]
+
+
+def test_a_complete_run_is_only_published(inputs, straight, tmp_path, monkeypatch):
+    shutil.copytree(straight / "scratch", tmp_path / "scratch")
+
+    def no_training(*arguments):
+        raise AssertionError("nothing is left to train")
+
+    monkeypatch.setattr(trainer, "run_steps", no_training)
+    run(tiny_spec(), inputs, tmp_path)
+    assert_same_run(straight, tmp_path)
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["outcome"] == "completed"
+
+
+def test_manifest_names_checkpoints_that_load(straight):
+    spec = tiny_spec()
+    manifest = json.loads((straight / "out" / "manifest.json").read_text())
+    assert manifest["run_id"] == run_id(spec)
+    assert manifest["steps"] == 4
+    assert manifest["outcome"] == "completed"
+    assert list(manifest["checkpoints"]) == ["2", "4"]
+    assert manifest["seeds"] == {"data": 0, "trainer": 100, "sampler": 100}
+    for entry in manifest["checkpoints"].values():
+        directory = Path(entry["directory"])
+        assert {"model.safetensors", "config.json", "tokenizer.json"} <= set(entry["sha256"])
+        assert not set(run_files.RESUME_ONLY) & set(entry["sha256"])
+        for name, digest in entry["sha256"].items():
+            assert run_files.sha256(directory / name) == digest
+        assert AutoTokenizer.from_pretrained(directory).eos_token == "<eos>"
+        assert AutoModelForCausalLM.from_pretrained(directory).dtype == torch.float32
+
+
+def test_only_the_newest_checkpoint_can_be_resumed_from(straight):
+    work = straight / "scratch" / run_id(tiny_spec())
+    assert not [name for name in run_files.RESUME_ONLY if (work / "step_2" / name).exists()]
+    assert (work / "step_4" / "optimizer.pt").exists()
+    assert not list(work.rglob("training_args.bin"))
+    assert not list(work.rglob("README.md"))
+
+
+def test_samples_are_for_reading(straight):
+    rows = [
+        json.loads(line) for line in gzip.decompress((straight / "out" / "samples.jsonl.gz").read_bytes()).splitlines()
+    ]
+    assert [row["step"] for row in rows] == [2] * 4 + [4] * 4
+    problems = {row["id"]: row for row in PROBLEMS}
+    for row in rows:
+        assert row["prompt"] == problems[row["id"]]["prompt"]
+        assert row["reference"] == problems[row["id"]]["reference"]
+        assert set(row["rewards"]) == {"correctness", "length"}
+        assert isinstance(row["response"], str)
+
+
+def test_progress_is_logged(straight):
+    lines = (straight / "scratch" / run_id(tiny_spec()) / "train.log").read_text().splitlines()
+    assert len(lines) == 2
+    assert "math dara_sym G=4 seed 100 | step 1/4 | correctness " in lines[0]
+    assert " s/step, " in lines[0]
+    assert "step 4/4" in lines[1]
+    assert lines[1].endswith("0:00 left")
+    assert logging.getLogger("dara.training").handlers == []
+
+
+@pytest.mark.parametrize("name", available_methods())
+def test_every_method_trains(name, inputs, tmp_path):
+    params = STATIC if name.startswith("static") else {}
+    run(tiny_spec(method=name, params=params, steps=1, checkpoint_every=1), inputs, tmp_path)
+    (line,) = metrics(tmp_path)
+    assert set(metric_names(["correctness", "length"])) <= set(line)
+
+
+STATEFUL = '''
+"""A method with state: it counts the batches it has seen."""
+
+
+class Counting:
+    def __init__(self):
+        self.calls = 0
+
+    def contributions(self, batch):
+        from dara.methods import Aggregate
+
+        self.calls += 1
+        return Aggregate(batch.z, diagnostics={"calls": float(self.calls)})
+
+    def state_dict(self):
+        return {"calls": self.calls}
+
+    def load_state_dict(self, state):
+        self.calls = state["calls"]
+'''
+
+
+def test_a_methods_state_is_resumed(inputs, tmp_path, monkeypatch):
+    (tmp_path / "counting.py").write_text(STATEFUL)
+    spec = tiny_spec(method={"name": "counting", "function": "counting.py:Counting"})
+    places = {"scratch": tmp_path / "scratch", "out": tmp_path / "out", "methods_dir": tmp_path}
+    append = run_files.append_metrics
+
+    def stop(directory, line):
+        if line["step"] == 3:
+            raise KeyboardInterrupt
+        append(directory, line)
+
+    monkeypatch.setattr(run_files, "append_metrics", stop)
+    with pytest.raises(KeyboardInterrupt):
+        train(spec, **inputs, **places)
+    monkeypatch.setattr(run_files, "append_metrics", append)
+    train(spec, **inputs, **places)
+    assert [line["calls"] for line in metrics(tmp_path)] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), None, float("inf")])
+def test_a_reward_that_is_no_number_is_an_error(bad, inputs, tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer, "score", lambda task, names, **_: [0.0, bad])
+    with pytest.raises(
+        ValueError, match=r"reward length is .*, not a number, for prompt p\d+ \('<user>.*and response '"
+    ):
+        run(tiny_spec(), inputs, tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("updates", "step"), [(2, 1), (1, 2)])  # seen in the loss of an update; seen in sampling
+def test_divergence_is_an_outcome(updates, step, inputs, tmp_path):
+    spec = tiny_spec(learning_rate=1e30)
+    spec = spec.model_copy(update={"optimizer": spec.optimizer.model_copy(update={"updates_per_step": updates})})
+    run(spec, inputs, tmp_path)
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["outcome"] == "diverged"
+    assert manifest["diverged_at"] == step
+    assert manifest["steps"] == step - 1
+    assert manifest["checkpoints"] == {}
+    assert len(metrics(tmp_path)) == step - 1
+    assert arrays(tmp_path)["rewards"].shape == (step - 1, 4, 4, 2)
+
+
+def test_weights_that_are_not_finite_are_seen():
+    layer = torch.nn.Linear(2, 2)
+    assert trainer.weights_are_finite(layer)
+    with torch.no_grad():
+        layer.bias[1] = float("inf")
+    assert not trainer.weights_are_finite(layer)
+
+
+def test_prompts_are_a_permutation_after_another():
+    order = prompt_order(12, 30, seed=100)
+    assert sorted(order[:12]) == sorted(order[12:24]) == list(range(12))
+    assert order[:12].tolist() != order[12:24].tolist()
+    assert prompt_order(12, 20, seed=100).tolist() == order[:20].tolist()
+    assert prompt_order(12, 30, seed=101).tolist() != order.tolist()
+
+
+def test_unusable_training_rows_are_errors(tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"id": "a", "prompt": "x"}\n')
+    with pytest.raises(ValueError, match=r"line 1 has the keys .* must have id, prompt, reference"):
+        training_rows(path, tiny_spec())
+    path.write_text('{"id": "a", "prompt": "x", "reference": "1"}\n')
+    with pytest.raises(ValueError, match="has 1 rows; a step needs 4"):
+        training_rows(path, tiny_spec())
+
+
+def test_changed_inputs_are_not_resumed(inputs, straight, tmp_path):
+    shutil.copytree(straight / "scratch", tmp_path / "scratch")
+    shutil.copytree(inputs["data_dir"], tmp_path / "data")
+    with (tmp_path / "data" / "train.jsonl").open("a") as file:
+        file.write(json.dumps(PROBLEMS[0]) + "\n")
+    with pytest.raises(ValueError, match=r"was begun with another train\.jsonl; delete that directory"):
+        run(tiny_spec(), {**inputs, "data_dir": tmp_path / "data"}, tmp_path)

@@ -1,0 +1,205 @@
+"""The whole workflow, for real, on the smoke preset in a copy of the repository: it trains, evaluates, compares and draws."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from dara.locking import directory_lock
+
+ROOT = Path(__file__).parents[1]
+SMOKE = ["--profile", "profiles/local", "--configfile", "config/presets/smoke.yaml"]
+pytestmark = pytest.mark.slow
+
+
+def copy_repository(to: Path) -> Path:
+    """The files that a clone would have, with what is not committed yet."""
+    names = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.split("\n")
+    for name in filter(None, names):
+        if (ROOT / name).is_file():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, to / name)
+    return to
+
+
+def environment() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
+
+
+def snakemake(clone: Path, *arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "snakemake", *arguments],
+        cwd=clone,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory) -> Path:
+    """A copy of the repository in which the smoke preset has run from nothing."""
+    clone = copy_repository(tmp_path_factory.mktemp("smoke"))
+    done = snakemake(clone, *SMOKE)
+    assert done.returncode == 0, done.stdout[-8000:]
+    return clone
+
+
+def metrics_of(clone: Path) -> dict[str, list[dict]]:
+    return {
+        path.parent.name: [json.loads(line) for line in path.read_text().splitlines()]
+        for path in sorted((clone / "results/smoke/runs").glob("*/metrics.jsonl"))
+    }
+
+
+def test_every_run_is_trained_evaluated_and_drawn(smoke):
+    runs = metrics_of(smoke)
+    assert len(runs) == 4
+    for run, rows in runs.items():
+        assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+        manifest = json.loads((smoke / f"results/smoke/runs/{run}/manifest.json").read_text())
+        assert manifest["outcome"] == "completed"
+        assert set(manifest["checkpoints"]) == {"3", "6"}
+        assert len(list((smoke / f"results/smoke/scores/{run}").glob("step_*/*.csv"))) == 2
+    assert len(list((smoke / "results/smoke/scores").glob("base-*/step_0/*.csv"))) == 2
+    for name in ("learning", "crossing", "energy", "checkpoints"):
+        for task in ("tool", "math"):
+            assert (smoke / f"results/smoke/figures/{task}_{name}.png").stat().st_size > 5000
+            assert (smoke / f"results/smoke/figures/{task}_{name}.svg").stat().st_size > 5000
+    for name in ("crossings", "final_scores", "runs"):
+        for task in ("tool", "math"):
+            table = (smoke / f"results/smoke/tables/{task}_{name}.md").read_text()
+            assert "DARA-Sym" in table
+            assert "GDPO" in table
+
+
+def test_a_second_time_there_is_nothing_to_do(smoke):
+    again = snakemake(smoke, *SMOKE)
+    assert again.returncode == 0
+    assert "Nothing to be done" in again.stdout
+
+
+def test_the_report_has_every_figure_and_table(smoke):
+    report = smoke / "results/smoke/snakemake_report.html"
+    done = snakemake(smoke, *SMOKE, "--report", str(report))
+    assert done.returncode == 0, done.stdout[-4000:]
+    html = report.read_text(encoding="utf-8")
+    for name in ("tool_learning", "math_crossing", "tool_crossings", "math_final_scores"):
+        assert name in html
+    assert "Figures" in html
+    assert "Tables" in html
+
+
+def test_drawing_again_gives_identical_bytes(smoke):
+    results = smoke / "results/smoke"
+    files = [*results.glob("data/*.csv"), *results.glob("figures/*.svg"), *results.glob("tables/*.*")]
+    before = {path: path.read_bytes() for path in files}
+    done = snakemake(smoke, *SMOKE, "--forcerun", "collect", "analyse", "table", "figure")
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert len(before) == 5 + 8 + 18
+    assert [path.name for path in files if path.read_bytes() != before[path]] == []
+
+
+def test_a_killed_workflow_continues_without_unlocking(smoke, tmp_path):
+    """kill -9 of Snakemake in the middle: the trainers stop by themselves, and the rerun repeats no step in the files."""
+    clone = tmp_path / "clone"
+    shutil.copytree(smoke, clone, symlinks=True)
+    for directory in (clone / "results/smoke/runs", *(clone / ".scratch").glob("*-smoke-*-g4-*")):
+        shutil.rmtree(directory)
+    command = [sys.executable, "-m", "snakemake", *SMOKE, "--", "trained"]
+    with subprocess.Popen(command, cwd=clone, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as process:
+        trainers = wait_for(lambda: trainers_after_step_four(clone), process)
+        process.send_signal(signal.SIGKILL)
+    wait_for(lambda: not any(is_alive(pid) for pid in trainers))
+    assert list((clone / ".snakemake/locks").iterdir())
+    again = snakemake(clone, *SMOKE, "--", "trained")
+    assert again.returncode == 0, again.stdout[-8000:]
+    assert metrics_of(clone) == metrics_of(smoke)
+
+
+def trainers_after_step_four(clone: Path) -> list[int]:
+    """Process ids of the trainings, once one of them has written its fourth step."""
+    files = list((clone / ".scratch").glob("*-smoke-*-g4-*/metrics.jsonl"))
+    if not any(len(path.read_text().splitlines()) >= 4 for path in files):
+        return []
+    return [json.loads(path.with_name("lock").read_text())["pid"] for path in files]
+
+
+def wait_for(condition, process: subprocess.Popen | None = None, seconds: float = 120):
+    """Poll until `condition` is true, and return its value; fail when time or the process ends first."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "waited too long"
+        assert process is None or process.poll() is None, "the process ended first"
+        time.sleep(0.05)
+    return value
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_second_workflow_gets_a_clear_message(smoke):
+    with directory_lock(smoke / ".snakemake/workflow", seconds=0):
+        second = snakemake(smoke, *SMOKE)
+        dry_run = snakemake(smoke, *SMOKE, "-n")
+    assert second.returncode == 1
+    assert "Another workflow runs in this clone" in second.stdout
+    assert "Traceback" not in second.stdout
+    assert dry_run.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory) -> Path:
+    return copy_repository(tmp_path_factory.mktemp("fresh"))
+
+
+def test_a_dry_run_shows_the_chain(fresh):
+    done = snakemake(fresh, "-n")
+    assert done.returncode == 0, done.stdout
+    counts = dict(line.split() for line in done.stdout.splitlines() if len(line.split()) == 2 and line.split()[1].isdigit())
+    assert {name: int(counts[name]) for name in ("data", "warm_start", "train", "evaluate", "score", "collect", "analyse")} == {
+        "data": 2,
+        "warm_start": 2,
+        "train": 24,
+        "evaluate": 26,
+        "score": 26,
+        "collect": 1,
+        "analyse": 1,
+    }
+
+
+def test_a_mistake_in_the_configuration_is_one_sentence(fresh):
+    done = snakemake(fresh, "-n", "--config", "reuse=sometimes")
+    assert done.returncode == 1
+    assert "reuse: input should be 'matching', 'only' or 'none' (given: 'sometimes')" in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_reuse_only_names_what_is_missing(fresh):
+    done = snakemake(fresh, "-n", "--configfile", "config/presets/smoke.yaml", "--config", "reuse=only")
+    assert done.returncode == 1
+    assert "4 of 4 runs of preset smoke are not in results/cached/" in done.stdout
+    assert "make reproduce PRESET=smoke" in done.stdout
+
+
+def test_format_and_lint_are_clean(fresh):
+    rules = [str(path) for path in sorted((fresh / "workflow/rules").glob("*.smk"))]
+    formatted = subprocess.run(
+        [sys.executable, "-m", "snakefmt", "--check", "Snakefile", *rules], cwd=fresh, capture_output=True, text=True
+    )
+    assert formatted.returncode == 0, formatted.stderr
+    advice = {line.strip() for line in snakemake(fresh, "--lint").stdout.splitlines() if line.startswith("    *")}
+    assert advice <= {"* Specify a conda environment or container for each rule.:"}

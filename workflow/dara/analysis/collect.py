@@ -1,0 +1,224 @@
+"""From the files of runs to tidy frames: `collect` (runs, training curves), `analyse` (scores, crossings, energies)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from dara.analysis.crossing import first_crossing, stable_crossing
+from dara.analysis.energy import EPS, TAU, active_density, energies, energy_share, group_z_scores
+from dara.analysis.frames import MISSING, rows_to_frame, write_frame
+from dara.analysis.records import RecordError, Run, read_metrics, read_rewards, read_run
+from dara.analysis.scores import checkpoint_scores_frame
+
+log = logging.getLogger(__name__)
+
+
+def collect(
+    run_dirs: Mapping[str, Path], experiments: Mapping[str, Sequence[str]], out: Path, *, cached: Collection[str] = ()
+) -> None:
+    """Write runs.csv and training_curves.csv into `out`.
+
+    Args:
+        run_dirs: for each run id, the directory with its spec.json; without a manifest.json the run counts as missing.
+        experiments: for each experiment, the run ids of its matrix. A run may stand in several.
+        out: directory of the frames.
+        cached: ids of runs whose results were not trained here now.
+
+    Raises:
+        RecordError: a file of a run is missing, damaged, or belongs to something else.
+    """
+    runs = _read_runs(run_dirs, experiments)
+    write_frame(runs_frame(runs, experiments, cached), "runs", out / "runs.csv")
+    write_frame(training_curves_frame(runs.values()), "training_curves", out / "training_curves.csv")
+
+
+def analyse(
+    run_dirs: Mapping[str, Path],
+    score_dirs: Mapping[str, Path],
+    experiments: Mapping[str, Sequence[str]],
+    thresholds: Mapping[str, Mapping[str, Sequence[float]]],
+    benchmarks: Mapping[str, Sequence[str]],
+    out: Path,
+) -> None:
+    """Write checkpoint_scores.csv, crossings.csv and energies.csv into `out`.
+
+    Args:
+        run_dirs: as in `collect`.
+        score_dirs: for each run id and each base id, the directory with step_<N>/<benchmark>.csv.
+        experiments: as in `collect`.
+        thresholds: for each experiment, the levels whose crossing is reported, by reward.
+        benchmarks: for each task, the names of its benchmarks.
+        out: directory of the frames.
+
+    Raises:
+        RecordError: a file of a run or of its scores is missing, damaged, or belongs to something else.
+    """
+    runs = _read_runs(run_dirs, experiments)
+    levels = thresholds_of_runs(experiments, thresholds)
+    write_frame(crossings_frame(runs.values(), levels), "crossings", out / "crossings.csv")
+    write_frame(energies_frame(runs.values()), "energies", out / "energies.csv")
+    scores = checkpoint_scores_frame(runs.values(), score_dirs, benchmarks)
+    write_frame(scores, "checkpoint_scores", out / "checkpoint_scores.csv")
+
+
+def _read_runs(run_dirs: Mapping[str, Path], experiments: Mapping[str, Sequence[str]]) -> dict[str, Run]:
+    planned = sorted({name for names in experiments.values() for name in names})
+    for name in planned:
+        if name not in run_dirs:
+            raise RecordError(f"run {name} is planned by an experiment, but its directory is not given")
+    runs = {name: read_run(name, Path(run_dirs[name])) for name in planned}
+    for name, run in runs.items():
+        if run.outcome != "completed":
+            log.warning("run %s: %s after %d of %d steps", name, run.outcome or MISSING, run.steps, run.spec.steps)
+    return runs
+
+
+def runs_frame(
+    runs: Mapping[str, Run], experiments: Mapping[str, Sequence[str]], cached: Collection[str] = ()
+) -> pd.DataFrame:
+    """The frame runs: one row an experiment and run, missing and diverged runs included."""
+    rows = [
+        {"experiment": experiment}
+        | runs[name].identity
+        | {
+            "repeat": runs[name].spec.repeat,
+            "steps": runs[name].steps,
+            "engine": runs[name].spec.engine,
+            "outcome": runs[name].outcome or MISSING,
+            "origin": MISSING if runs[name].outcome is None else "cached" if name in cached else "trained",
+        }
+        for experiment, names in experiments.items()
+        for name in names
+    ]
+    return rows_to_frame(rows, "runs")
+
+
+def training_curves_frame(runs: Collection[Run]) -> pd.DataFrame:
+    """The frame training_curves: one row a run, step and metric. A value that is not finite becomes an empty cell."""
+    rows = [
+        run.identity | {"step": step["step"], "metric": metric, "value": float(value) if np.isfinite(value) else None}
+        for run in runs
+        if run.outcome
+        for step in read_metrics(run)
+        for metric, value in step.items()
+        if metric not in ("schema", "step")
+    ]
+    return rows_to_frame(rows, "training_curves")
+
+
+def thresholds_of_runs(
+    experiments: Mapping[str, Sequence[str]], thresholds: Mapping[str, Mapping[str, Sequence[float]]]
+) -> dict[str, dict[str, list[float]]]:
+    """For each run and reward, the sorted thresholds of all experiments that the run belongs to."""
+    levels: dict[str, dict[str, set[float]]] = {}
+    for experiment, names in experiments.items():
+        if experiment not in thresholds:
+            raise RecordError(f"experiment {experiment}: its thresholds are not given")
+        for name in names:
+            for reward, values in thresholds[experiment].items():
+                levels.setdefault(name, {}).setdefault(reward, set()).update(values)
+    return {name: {reward: sorted(values) for reward, values in rewards.items()} for name, rewards in levels.items()}
+
+
+def crossings_frame(runs: Collection[Run], levels: Mapping[str, Mapping[str, Sequence[float]]]) -> pd.DataFrame:
+    """The frame crossings: one row a run, reward and threshold.
+
+    A diverged run is judged by the steps before its first value that is not finite. A missing run has no row here; the
+    frame runs has it.
+    """
+    rows = [row for run in runs if run.outcome for row in _crossing_rows(run, levels.get(run.run_id, {}))]
+    return rows_to_frame(rows, "crossings")
+
+
+def _crossing_rows(run: Run, levels: Mapping[str, Sequence[float]]) -> list[dict]:
+    steps = read_metrics(run)
+    rows = []
+    for reward, thresholds in levels.items():
+        if reward not in run.spec.rewards:
+            raise RecordError(
+                f"run {run.run_id}: a threshold of {reward!r}, which is not one of its rewards {list(run.spec.rewards)}"
+            )
+        series = _until_not_finite(np.array([step[f"reward/{reward}/mean"] for step in steps], dtype=np.float64))
+        for threshold in thresholds:
+            stable = stable_crossing(series, threshold)
+            rows.append(
+                run.identity
+                | {"reward": reward, "threshold": threshold, "budget": run.spec.steps}
+                | {"first_step": first_crossing(series, threshold), "stable_step": stable.step}
+                | {"status": stable.status, "pending_step": stable.pending_step}
+            )
+    return rows
+
+
+def _until_not_finite(series: np.ndarray) -> np.ndarray:
+    wrong = np.flatnonzero(~np.isfinite(series))
+    return series[: wrong[0]] if len(wrong) else series
+
+
+def energies_frame(runs: Collection[Run]) -> pd.DataFrame:
+    """The frame energies: one row a finished run, step and reward."""
+    return rows_to_frame([row for run in runs if run.outcome for row in _energy_rows(run)], "energies")
+
+
+def _energy_rows(run: Run) -> list[dict]:
+    """The rows of one run.
+
+    Densities and energies of the z-scores come from the raw rewards and are checked against the log. What the method
+    made of them comes from the log: that is what the run used (a method may have a state, or its file have changed).
+    """
+    if run.steps == 0:
+        return []
+    rewards, steps = read_rewards(run), read_metrics(run)
+    params = run.spec.method.params
+    z = group_z_scores(rewards, params.get("eps", EPS))
+    density, before = active_density(z, params.get("tau", TAU)), energies(z)
+    logged = {part: _logged(steps, part, run) for part in ("density/{}", "energy/{}/pos", "energy/{}/neg", "weight/{}")}
+    after = [_logged(steps, f"energy_contributed/{{}}/{sign}", run) for sign in ("pos", "neg")]
+    recomputed = {"density/{}": density, "energy/{}/pos": before.positive, "energy/{}/neg": before.negative}
+    for part, values in recomputed.items():
+        _check_log(run, part, values, logged[part])
+    columns = {
+        "density": density,
+        "weight": logged["weight/{}"],
+        "energy_pos": before.positive,
+        "energy_neg": before.negative,
+        "contributed_pos": after[0],
+        "contributed_neg": after[1],
+        "share_before": before.share,
+        "share_after": energy_share(after[0] + after[1]),
+    }
+    return [
+        run.identity
+        | {"step": step + 1, "reward": reward}
+        | {name: _cell(values[step, k]) for name, values in columns.items()}
+        for step in range(run.steps)
+        for k, reward in enumerate(run.spec.rewards)
+    ]
+
+
+def _logged(steps: list[dict[str, float]], part: str, run: Run) -> np.ndarray:
+    """(steps, K) of a metric of each reward, as the trainer logged it."""
+    names = [part.format(reward) for reward in run.spec.rewards]
+    for name in names:
+        if steps and name not in steps[0]:
+            raise RecordError(f"{run.directory / 'metrics.jsonl'}: the metric {name} is missing")
+    return np.array([[step[name] for name in names] for step in steps], dtype=np.float64).reshape(-1, len(names))
+
+
+def _check_log(run: Run, part: str, values: np.ndarray, logged: np.ndarray) -> None:
+    differs = np.argwhere(np.isfinite(logged) & ~np.isclose(values, logged, rtol=1e-6, atol=1e-6))
+    if len(differs):
+        step, k = differs[0]
+        raise RecordError(
+            f"{run.directory}: step {step + 1}: {part.format(run.spec.rewards[k])} is {logged[step, k]} in "
+            f"metrics.jsonl, but {values[step, k]} from rewards.npz; the two files are not of one run"
+        )
+
+
+def _cell(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,112 @@
+"""Densities and energies of rewards, from raw rewards.
+
+The trainer logs the same quantities for the batches it used. This is an independent computation in NumPy: it checks
+the log, needs no model library, and says what another method would have made of the same batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+EPS = 1e-6
+"""Added to a group's standard deviation."""
+
+TAU = 1e-8
+"""A group is active when its absolute z-scores add up to more than this."""
+
+
+@dataclass(frozen=True)
+class Energies:
+    """Sums of squares over a batch of B groups of G responses, split by sign; arrays (..., K)."""
+
+    positive: np.ndarray
+    negative: np.ndarray
+
+    @property
+    def total(self) -> np.ndarray:
+        """Energy of each reward, (..., K)."""
+        return self.positive + self.negative
+
+    @property
+    def share(self) -> np.ndarray:
+        """Each reward's part of the energy of all K rewards, (..., K); NaN where there is no energy at all."""
+        return energy_share(self.total)
+
+
+def group_z_scores(rewards: np.ndarray, eps: float = EPS) -> np.ndarray:
+    """z-scores within each group: (r - mean) / (s + eps), s with divisor G - 1; exactly 0 in a constant group.
+
+    Args:
+        rewards: (..., B, G, K) raw rewards.
+        eps: added to the standard deviation.
+
+    Raises:
+        ValueError: fewer than three axes, G < 2, or a reward that is not finite.
+    """
+    values = np.asarray(rewards, dtype=np.float64)
+    if values.ndim < 3 or values.shape[-2] < 2:
+        raise ValueError(f"rewards must be (..., B, G, K) with G >= 2 (given: shape {values.shape})")
+    if not np.isfinite(values).all():
+        where = tuple(int(index) for index in np.argwhere(~np.isfinite(values))[0])
+        raise ValueError(f"rewards: the value at {where} is {values[where]}; every reward must be finite")
+    mean, deviation = values.mean(axis=-2, keepdims=True), values.std(axis=-2, ddof=1, keepdims=True)
+    # Compared exactly: the floating-point deviation of equal values need not be 0.
+    constant = values.max(axis=-2, keepdims=True) == values.min(axis=-2, keepdims=True)
+    return np.where(constant, 0.0, (values - mean) / (deviation + eps))
+
+
+def active_density(z: np.ndarray, tau: float = TAU) -> np.ndarray:
+    """Share of active groups: pi_k = (1 / B) #{i : sum_j |z_k(i, j)| > tau}. z (..., B, G, K) -> (..., K)."""
+    return (np.abs(z).sum(axis=-2) > tau).mean(axis=-2)
+
+
+def energies(terms: np.ndarray) -> Energies:
+    """Energies of z-scores or of contributions, (..., B, G, K) -> (..., K).
+
+    For z-scores the total is B pi_k (G - 1) as eps goes to 0 (the paper's Eq. 5).
+    """
+    squares = np.square(terms)
+    return Energies(
+        np.where(terms > 0, squares, 0.0).sum(axis=(-3, -2)), np.where(terms < 0, squares, 0.0).sum(axis=(-3, -2))
+    )
+
+
+def energy_share(energy: np.ndarray) -> np.ndarray:
+    """Energy of each reward over the sum of all rewards, (..., K); NaN where the sum is 0."""
+    total = np.asarray(energy, dtype=np.float64).sum(axis=-1, keepdims=True)
+    return np.divide(energy, total, out=np.full(np.shape(energy), np.nan), where=total > 0)
+
+
+def replay(
+    rewards: np.ndarray,
+    method: Callable[..., Any],
+    *,
+    lengths: np.ndarray | None = None,
+    ranges: Sequence[tuple[float, float]] | None = None,
+) -> tuple[Energies, np.ndarray]:
+    """What a method makes of logged batches, in their order (so that a method with a state is replayed rightly).
+
+    Args:
+        rewards: (steps, B, G, K) raw rewards.
+        method: from `dara.methods.load_method`.
+        lengths: (steps, B, G) response tokens, for a method that needs them.
+        ranges: smallest and largest value of each reward, for a method that needs them.
+
+    Returns:
+        Energies of the contributions, arrays (steps, K), and the weights (steps, K), 1 where the method has none.
+    """
+    import torch  # here, because reading frames and drawing must not pay the seconds that its import takes
+
+    positive, negative, weights = [], [], []
+    for step, batch in enumerate(rewards):
+        tokens = None if lengths is None else torch.tensor(lengths[step])
+        out = method(torch.tensor(batch), lengths=tokens, ranges=ranges)
+        contributed = energies(out.contributed.numpy())
+        positive.append(contributed.positive)
+        negative.append(contributed.negative)
+        weights.append(out.weights.numpy())
+    return Energies(np.stack(positive), np.stack(negative)), np.stack(weights)

@@ -1,0 +1,160 @@
+"""What a run left behind: reading and checking spec.json, manifest.json, metrics.jsonl and rewards.npz."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from dara.config import RunSpec
+from dara.runs import run_id, spec_sha256
+
+SCHEMA = 1
+"""Version of the metrics that this analysis reads."""
+
+
+class RecordError(ValueError):
+    """A file of a run is missing, damaged or belongs to something else; the message names file and place."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A planned run: its identity, its directory, and how it ended (None: it has not, the run is missing)."""
+
+    run_id: str
+    directory: Path
+    spec: RunSpec
+    outcome: str | None
+    steps: int
+    checkpoints: tuple[int, ...]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The columns that name a run in a frame."""
+        spec = self.spec
+        return {
+            "run_id": self.run_id,
+            "task": spec.task,
+            "model": spec.model.name,
+            "method": spec.method.name,
+            "group_size": spec.group_size,
+            "seed": spec.seed,
+        }
+
+
+def read_run(name: str, directory: Path) -> Run:
+    """The run in a directory. Without a manifest.json, which is written last, it is a missing run.
+
+    Raises:
+        RecordError: no specification, or one that has another id; a manifest that belongs to another specification.
+    """
+    path = directory / "spec.json"
+    try:
+        spec = RunSpec.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecordError(f"{path}: run {name} has no specification; the workflow writes it before training") from None
+    except ValidationError as error:
+        raise RecordError(f"{path}: not the specification of a run: {error.errors()[0]['msg']}") from None
+    if run_id(spec) != name:
+        raise RecordError(f"{path}: this is the specification of {run_id(spec)}, not of {name}")
+    manifest = directory / "manifest.json"
+    if not manifest.is_file():
+        return Run(name, directory, spec, None, 0, ())
+    return _finished(name, directory, spec, read_json(manifest), manifest)
+
+
+def _finished(name: str, directory: Path, spec: RunSpec, manifest: Any, path: Path) -> Run:
+    for key in ("run_id", "spec_sha256", "outcome", "steps", "checkpoints"):
+        if not isinstance(manifest, dict) or key not in manifest:
+            raise RecordError(f"{path}: {key!r} is missing; it is not the manifest of a run")
+    if manifest["run_id"] != name or manifest["spec_sha256"] != spec_sha256(spec):
+        raise RecordError(f"{path}: not of the specification in the spec.json beside it; train {name} again")
+    if manifest["outcome"] not in ("completed", "diverged"):
+        raise RecordError(f"{path}: outcome is {manifest['outcome']!r}; it must be completed or diverged")
+    steps = int(manifest["steps"])
+    if manifest["outcome"] == "completed" and steps != spec.steps:
+        raise RecordError(f"{path}: completed with {steps} steps; the specification plans {spec.steps}")
+    return Run(name, directory, spec, manifest["outcome"], steps, tuple(sorted(map(int, manifest["checkpoints"]))))
+
+
+def read_metrics(run: Run) -> list[dict[str, float]]:
+    """The steps of a finished run in order, each a dict of metric to value, `step` and `schema` included.
+
+    Raises:
+        RecordError: not schema 1, a step with a gap or a repeat, another number of steps than the manifest says, a
+            value that is no number, a metric that some steps lack, or (unless the run diverged) a value that is not
+            finite.
+    """
+    if run.steps == 0:  # it diverged before it finished a step
+        return []
+    path = run.directory / "metrics.jsonl"
+    lines = _text(path).splitlines()
+    steps = [_metrics_line(line, number, path, run) for number, line in enumerate(lines, start=1)]
+    if len(steps) != run.steps:
+        raise RecordError(f"{path}: {len(steps)} steps; the manifest of {run.run_id} says {run.steps}")
+    for number, step in enumerate(steps, start=1):
+        if step.keys() != steps[0].keys():
+            names = ", ".join(sorted(step.keys() ^ steps[0].keys()))
+            raise RecordError(f"{path}: line {number}: other metrics than in line 1: {names}")
+    return steps
+
+
+def _metrics_line(line: str, number: int, path: Path, run: Run) -> dict[str, float]:
+    where = f"{path}: line {number}"
+    try:
+        step = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise RecordError(f"{where}: not JSON ({error.msg}); every line is one object a step") from None
+    if not isinstance(step, dict) or step.get("schema") != SCHEMA:
+        raise RecordError(f"{where}: the key 'schema' must be {SCHEMA}")
+    if step.get("step") != number:
+        found = f"step is {step.get('step')}, step {number} is due"
+        raise RecordError(f"{where}: run {run.run_id}: {found}; steps have no gap and no repeat")
+    for metric, value in step.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise RecordError(f"{where}: {metric} is {value!r}; it must be a number")
+        if run.outcome != "diverged" and not math.isfinite(value):
+            raise RecordError(f"{where}: {metric} is {value} in run {run.run_id}, which did not diverge")
+    return step
+
+
+def read_rewards(run: Run) -> np.ndarray:
+    """Raw rewards (steps, B, G, K) of a finished run, K in the order of the specification.
+
+    Raises:
+        RecordError: other names, another number of steps, or another shape than the specification says.
+    """
+    path = run.directory / "rewards.npz"
+    if not path.is_file():
+        raise RecordError(f"{path}: the file does not exist")
+    with np.load(path, allow_pickle=False) as arrays:
+        if not {"rewards", "names"} <= set(arrays.files):
+            raise RecordError(f"{path}: needs the arrays rewards and names (has: {', '.join(arrays.files)})")
+        rewards, names = np.asarray(arrays["rewards"], dtype=np.float64), tuple(map(str, arrays["names"]))
+    if names != run.spec.rewards:
+        expected = ", ".join(run.spec.rewards)
+        raise RecordError(f"{path}: names are {', '.join(names)}; the run has the rewards {expected}")
+    shape = (run.steps, run.spec.prompts_per_step, run.spec.group_size, len(names))
+    if rewards.shape != shape:
+        raise RecordError(f"{path}: rewards has shape {rewards.shape}; it must be (steps, B, G, K) = {shape}")
+    return rewards
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file. Raises RecordError where it is missing or damaged."""
+    try:
+        return json.loads(_text(path))
+    except json.JSONDecodeError as error:
+        raise RecordError(f"{path}: not JSON: {error.msg} in line {error.lineno}") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise RecordError(f"{path}: the file does not exist") from None

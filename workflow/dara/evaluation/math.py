@@ -1,0 +1,128 @@
+"""Math: held-out problems with several samples each, graded three ways.
+
+`strict` is the string comparison of the correctness reward, `strict_or_numeric` the paper's Acc (strict, or the same
+number), `math_verify` the verdict of math-verify 0.9.0. No grader stands alone: each accepts answers that another
+refuses. A truncated response is wrong; it exceeds when it has more tokens than the limit, and is `joint` when right
+within it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dara.evaluation.records import Case, Metric, Response, plain_metric, read_jsonl
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+GRADER_VERSION = "0.9.0"
+FACTORY = "dara.evaluation.math:make_scorer"
+GRADES = ("strict", "strict_or_numeric", "math_verify")
+COLUMNS = ("case", "category", "sample", *GRADES, "exceed", "joint", "truncated", "n_tokens", "outcome")
+# Metric -> column of the score file.
+METRICS = {
+    "acc": "strict_or_numeric",
+    "strict": "strict",
+    "math_verify": "math_verify",
+    "exceed": "exceed",
+    "joint": "joint",
+    "truncated_rate": "truncated",
+}
+# math-verify's own alarm for a step of its work, in whole seconds: it stops what loops in Python, such as 9^{9^{9^9}}.
+# The time limit of the worker stands behind it.
+STEP_SECONDS = 1
+
+
+def case_files(benchmark: str, cases_dir: Path) -> list[Path]:
+    """The files that the cases are made of."""
+    return [cases_dir / "problems.jsonl"]
+
+
+def load_cases(benchmark: str, cases_dir: Path) -> list[Case]:
+    """All problems; their category is the benchmark's name. Raises ValueError with file and row where one is wrong."""
+    (path,) = case_files(benchmark, cases_dir)
+    rows = read_jsonl(path, ("id", "prompt", "answer"))
+    return [Case(row["id"], benchmark, row, {"answer": row["answer"]}) for row in rows]
+
+
+def prompt(case: Case) -> str:
+    """The complete text that a model continues."""
+    return case.question["prompt"]
+
+
+def make_scorer() -> Any:
+    """The scorer that runs in the worker process: item {"response", "answer"} -> parts of its grades.
+
+    Raises:
+        RuntimeError: another version of math-verify is installed, or known answers do not get their known grades.
+    """
+    from dara.rewards import math_correctness, numeric_equal
+
+    verify = _load_math_verify()
+
+    def score(item: Mapping[str, Any]) -> Iterator[dict[str, int]]:
+        response, answer = item["response"], item["answer"]
+        strict = math_correctness(response, answer) == 1
+        yield {"strict": int(strict), "strict_or_numeric": int(strict)}
+        yield {"strict_or_numeric": int(strict or numeric_equal(response, answer))}
+        yield {"math_verify": int(verify(response, answer))}
+
+    _preflight(score)
+    return score
+
+
+def _load_math_verify() -> Any:
+    """`verify(response, answer) -> bool` with math-verify; only for the main thread of the worker (it uses SIGALRM)."""
+    installed = metadata.version("math-verify")
+    if installed != GRADER_VERSION:
+        raise RuntimeError(f"math-verify {installed} is installed; the scores are defined by {GRADER_VERSION}")
+    import math_verify
+
+    @lru_cache(maxsize=4096)
+    def parsed_gold(answer: str) -> list[Any]:
+        # In a box: between dollar signs it misreads some answers.
+        return math_verify.parse(rf"\boxed{{{answer}}}", parsing_timeout=STEP_SECONDS)
+
+    @lru_cache(maxsize=2048)  # a small model repeats itself from checkpoint to checkpoint
+    def verify(response: str, answer: str) -> bool:
+        target = math_verify.parse(response, parsing_timeout=STEP_SECONDS)
+        # The gold answer goes first: the comparison is not symmetric.
+        return math_verify.verify(parsed_gold(answer), target, timeout_seconds=STEP_SECONDS)
+
+    return verify
+
+
+def _preflight(score: Any) -> None:
+    """A grader that refuses everything would not show: known answers must get their known grades."""
+    known = {r"\boxed{0.50}": (0, 1, 1), r"so \boxed{\frac12}": (1, 1, 1), r"\boxed{3}": (0, 0, 0), "": (0, 0, 0)}
+    for response, expected in known.items():
+        grades: dict[str, int] = {}
+        for part in score({"response": response, "answer": "0.5"}):
+            grades |= part
+        if tuple(grades[grade] for grade in GRADES) != expected:
+            raise RuntimeError(
+                f"the math scorer gives {grades} to {response!r}, answer 0.5; expected {GRADES} {expected}"
+            )
+
+
+def score_row(response: Response, scores: Mapping[str, int], length_limit: int | None) -> dict[str, int]:
+    """The columns of a response from the grades that its scorer gave (0 where it did not end in time).
+
+    Raises:
+        ValueError: no length limit.
+    """
+    if length_limit is None:
+        raise ValueError("benchmark.length_limit is missing; the math benchmark needs it, in tokens with the end token")
+    grades = {grade: int(response.finished) * scores.get(grade, 0) for grade in GRADES}
+    exceed = int(response.n_tokens > length_limit)
+    joint = int(grades["strict_or_numeric"] and not exceed)
+    return {**grades, "exceed": exceed, "joint": joint, "truncated": int(not response.finished)}
+
+
+def summarise(frame: pd.DataFrame, benchmark: str) -> dict[str, Metric]:
+    """Metrics of a score file: acc, strict, math_verify, exceed, joint, truncated_rate; every question counts alike."""
+    return {metric: plain_metric(frame, column) for metric, column in METRICS.items()}

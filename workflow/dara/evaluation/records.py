@@ -1,0 +1,170 @@
+"""Cases, responses and the files they are kept in."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Case:
+    """A held-out problem: `question` is its row in the benchmark's file, `gold` is what its scorer needs."""
+
+    id: str
+    category: str
+    question: dict[str, Any]
+    gold: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A score with what a bootstrap over questions needs.
+
+    The score is the sum of `weights * values`. A stratified bootstrap draws questions with replacement within each
+    stratum; weights are equal within a stratum, so they stay in place.
+
+    Attributes:
+        values: (Q,) float, the mean over samples of each question, in [0, 1].
+        strata: (Q,) str, the category of each question; questions are sorted by (category, case).
+        weights: (Q,) float, sum 1.
+    """
+
+    values: np.ndarray
+    strata: np.ndarray
+    weights: np.ndarray
+
+    @property
+    def score(self) -> float:
+        """The score over all questions, in [0, 1]."""
+        # An exact sum: 1/24 added 24 times is 1, in any order and on any machine.
+        return math.fsum(self.weights * self.values)
+
+
+@dataclass(frozen=True)
+class Response:
+    """What a model said: text without special tokens, tokens with the end token, and whether it ended by itself."""
+
+    text: str
+    n_tokens: int
+    finished: bool
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a response file: the response to sample `sample` (from 0) of a case."""
+
+    case: str
+    sample: int
+    response: Response
+
+
+def read_jsonl(path: Path, fields: Sequence[str]) -> list[dict[str, Any]]:
+    """The objects of a JSON-lines file; each must have `fields`.
+
+    Raises:
+        ValueError: the file is missing or empty, or a line is not such an object; names file and row (from 1).
+    """
+    if not path.is_file():
+        raise ValueError(f"{path}: the file does not exist")
+    rows = [_parse(path, number, line, fields) for number, line in enumerate(_lines(path.read_text("utf-8")), 1)]
+    if not rows:
+        raise ValueError(f"{path}: has no row; each line must be an object with {', '.join(fields)}")
+    return rows
+
+
+def read_responses(path: Path, cases: Sequence[Case], samples: int) -> list[Row]:
+    """The responses in `path`: `samples` of each of `cases`, in their order.
+
+    Raises:
+        ValueError: the file is missing, damaged or incomplete, or a row is wrong; names file and row (from 1).
+    """
+    try:
+        content = gzip.decompress(path.read_bytes()).decode("utf-8")
+    except FileNotFoundError:
+        raise ValueError(f"{path}: the file does not exist; responses are generated before they are scored") from None
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a complete gzip file of UTF-8 text ({error})") from None
+    lines = _lines(content)
+    expected = [(case.id, sample) for case in cases for sample in range(samples)]
+    rows = [_row(path, number, line, key) for number, (line, key) in enumerate(zip(lines, expected, strict=False), 1)]
+    if len(lines) != len(expected):
+        raise ValueError(f"{path}: has {len(lines)} rows; {len(cases)} cases x {samples} samples need {len(expected)}")
+    return rows
+
+
+def write_responses(path: Path, cases: Sequence[Case], responses: Sequence[Sequence[Response]]) -> None:
+    """Write `responses[case][sample]` as gzipped JSON lines, atomically; equal responses give equal bytes."""
+    lines = []
+    for case, answers in zip(cases, responses, strict=True):
+        for sample, answer in enumerate(answers):
+            row = {"case": case.id, "sample": sample, "response": answer.text, "n_tokens": answer.n_tokens}
+            lines.append(json.dumps({**row, "finished": answer.finished}) + "\n")
+    buffer = io.BytesIO()
+    # No file name and no time in the header: the same responses are the same file.
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=buffer, mtime=0) as stream:
+        stream.write("".join(lines).encode("utf-8"))
+    write_atomically(path, buffer.getvalue())
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that it is either complete or absent, whatever happens meanwhile."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_bytes(content)
+    partial.replace(path)
+
+
+def sha256_of(paths: Iterable[Path], root: Path) -> dict[str, str]:
+    """Checksums (64 hex digits) of files, keyed by their path below `root`."""
+    sums = {}
+    for path in sorted(paths):
+        with path.open("rb") as stream:
+            sums[path.relative_to(root).as_posix()] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return sums
+
+
+def plain_metric(frame: pd.DataFrame, column: str) -> Metric:
+    """Every question counts alike. `frame` has columns category, case and `column`, a row a sample."""
+    means = frame.groupby(["category", "case"], sort=True)[column].mean()
+    strata = means.index.get_level_values("category").to_numpy(dtype=object)
+    return Metric(means.to_numpy(dtype=np.float64), strata, np.full(len(means), 1 / len(means)))
+
+
+def _lines(content: str) -> list[str]:
+    # Not splitlines(): model text may hold other separators, which JSON leaves as they are.
+    return [line for line in content.split("\n") if line]
+
+
+def _parse(path: Path, number: int, line: str, fields: Sequence[str]) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"{path}, row {number}: not valid JSON ({error})") from None
+    if not isinstance(row, dict) or not set(fields) <= set(row):
+        raise ValueError(f"{path}, row {number}: must be an object with {', '.join(fields)}; it is {line[:100]}")
+    return row
+
+
+def _row(path: Path, number: int, line: str, expected: tuple[str, int]) -> Row:
+    row = _parse(path, number, line, ("case", "sample", "response", "n_tokens", "finished"))
+    if (row["case"], row["sample"]) != expected:
+        found = f"case {row['case']!r}, sample {row['sample']!r}"
+        raise ValueError(f"{path}, row {number}: is {found}; expected case {expected[0]!r}, sample {expected[1]}")
+    types = {"response": str, "n_tokens": int, "finished": bool}
+    for field, kind in types.items():
+        if type(row[field]) is not kind:
+            raise ValueError(f"{path}, row {number}: {field} must be {kind.__name__}, not {row[field]!r:.100}")
+    return Row(row["case"], row["sample"], Response(row["response"], row["n_tokens"], row["finished"]))

@@ -1,0 +1,100 @@
+"""The contract of a method, checked on small random batches: what `dara check-method` runs on a user's own method."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from dara.methods import core
+from dara.methods.method import Method
+
+# What a method's own code can raise on a valid batch; it is a violation to report, not a crash of the check.
+FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+TOLERANCE = 1e-8
+Case = tuple[Tensor, Tensor, list[tuple[float, float]]]  # rewards (B, G, K), lengths (B, G), ranges
+
+
+def check_method(method: Method) -> list[str]:
+    """Violations of the contract, each one sentence; empty if there are none.
+
+    Batches have 1, 2 and 3 rewards, or as many as the method's list parameters have values. The method itself is not
+    used up: every call gets a copy, so a state is the same before each.
+    """
+    found: list[str] = []
+    for n_rewards in _reward_counts(method):
+        for groups, responses in ((5, 4), (3, 2), (1, 3)):
+            where = f"with {groups} group(s) of {responses} and {n_rewards} reward(s)"
+            case = _case(method, groups, responses, n_rewards)
+            try:
+                found += [f"{text} ({where})." for text in _violations(method, case)]
+            except FAILURES as error:
+                found.append(f"It fails {where}: {type(error).__name__}: {error}")
+    return found
+
+
+def _call(method: Method, case: Case) -> core.Output:
+    return copy.deepcopy(method)(*case)
+
+
+def _violations(method: Method, case: Case) -> Iterator[str]:
+    """What one batch shows. Shapes and finite values are checked by the call itself, which raises ValueError."""
+    rewards, lengths, ranges = case
+    out = _call(method, case)
+    if not torch.equal(out.z, core.z_scores(rewards, method.eps)):
+        yield "It changes batch.z in place; work on a copy"
+    if not _same(_call(method, case), out, lambda x: x):
+        yield "Two calls with the same rewards differ; randomness needs a generator that the method seeds itself"
+    constant = (rewards.amax(dim=1) == rewards.amin(dim=1)).unsqueeze(1).expand_as(rewards)
+    if (out.contributed[constant] != 0).any():
+        yield "A reward that is constant in a group contributes to it; it must contribute exactly 0"
+
+    generator = torch.Generator().manual_seed(2)
+    order = torch.randperm(len(rewards), generator=generator)
+    permuted = _call(method, (rewards[order], lengths[order], ranges))
+    if not _same(permuted, out, lambda x: x[order]):
+        yield "Permuting the groups does not permute its result alike"
+    order = torch.rand(rewards.shape[:2], generator=generator).argsort(dim=1)
+    permuted = _call(method, (_take(rewards, order), _take(lengths, order), ranges))
+    if not _same(permuted, out, lambda x: _take(x, order)):
+        yield "Permuting the responses of a group does not permute its result alike"
+    if method.has_state:
+        restored, original = copy.deepcopy(method), copy.deepcopy(method)
+        original(*case)
+        restored.load_state_dict(copy.deepcopy(original.state_dict()))
+        if not _same(restored(*case), original(*case), lambda x: x):
+            yield "After load_state_dict of its own state_dict the method gives another result"
+
+
+def _take(x: Tensor, order: Tensor) -> Tensor:
+    """x (B, G, ...) with the responses of each group in `order` (B, G)."""
+    index = order if x.ndim == 2 else order.unsqueeze(-1).expand_as(x)
+    return x.gather(1, index)
+
+
+def _same(result: core.Output, reference: core.Output, permute: Callable[[Tensor], Tensor]) -> bool:
+    pairs = [(result.weights, reference.weights)] + [
+        (getattr(result, name), permute(getattr(reference, name)))
+        for name in ("advantages", "contributed", "keep", "loss_weight")
+    ]
+    return all(torch.allclose(a.double(), b.double(), rtol=TOLERANCE, atol=TOLERANCE) for a, b in pairs)
+
+
+def _reward_counts(method: Method) -> list[int]:
+    lists = [v for v in [*method.params.values(), method.reward_weights] if isinstance(v, list | tuple)]
+    return sorted({len(v) for v in lists}) or [1, 2, 3]
+
+
+def _case(method: Method, groups: int, responses: int, n_rewards: int) -> Case:
+    """Rewards within the method's bounds: most groups vary, the last reward is constant in the last group."""
+    low = torch.tensor(method.params.get("mins") or [-1.0, 0.0, 0.0][:n_rewards], dtype=torch.float64)
+    high = torch.tensor(method.params.get("maxs") or (low + 1).tolist(), dtype=torch.float64)
+    generator = torch.Generator().manual_seed(1)
+    shape = (groups, responses, n_rewards)
+    # Quarters are exact in floating point, so that no threshold of a method sees the rounding of a sum.
+    steps = torch.randint(0, 5, shape, generator=generator).double() / 4
+    steps[-1, :, -1] = steps[-1, 0, -1]
+    lengths = torch.randint(1, 20, shape[:2], generator=generator)
+    return low + (high - low) * steps, lengths, list(zip(low.tolist(), high.tolist(), strict=True))

@@ -1,0 +1,10 @@
+"""GDPO: the sum of the rewards' group z-scores."""
+
+from torch import Tensor
+
+from dara.methods.core import Batch
+
+
+def contributions(batch: Batch) -> Tensor:
+    """z_k, (B, G, K)."""
+    return batch.z

@@ -1,0 +1,1 @@
+"""Training: the warm start of the laptop models and the engines that train with the aggregated rewards."""

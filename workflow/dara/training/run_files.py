@@ -1,0 +1,232 @@
+"""The files of a run, the same for every engine: written each step, cut back on resume, published at the end.
+
+In the working directory of a run stand `step_<N>/` (complete as soon as they have that name), metrics.jsonl (appended
+each step), rewards.npz, samples.jsonl.gz and timings.json (rewritten before each checkpoint gets its name, so they are
+never behind the newest checkpoint).
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dara.config import RunSpec
+from dara.runs import run_id, spec_sha256
+from dara.training.metrics import all_finite
+
+RESUME_ONLY = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "method_state.pt")
+"""What a checkpoint holds to resume from, and only the newest keeps."""
+
+
+@dataclass
+class RunRecord:
+    """What a run has produced so far, step by step; entry i belongs to step i + 1 (samples carry their step)."""
+
+    metrics: list[dict[str, float | int]] = field(default_factory=list)
+    rewards: list[np.ndarray] = field(default_factory=list)  # (B, G, K) float64, raw
+    lengths: list[np.ndarray] = field(default_factory=list)  # (B, G) int, tokens with the end token
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)  # wall-clock seconds of each step, checkpointing included
+    startups: list[float] = field(default_factory=list)  # seconds from start to the first step, one for each start
+
+    @property
+    def steps(self) -> int:
+        """Steps recorded so far."""
+        return len(self.metrics)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace `path` by `content`, or leave it as it is: no reader sees a part."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_bytes(content)
+    os.replace(temporary, path)
+
+
+def sha256(path: Path) -> str:
+    """Checksum (64 hex digits) of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def json_bytes(value: object) -> bytes:
+    """Indented JSON with a final newline; NaN is an error."""
+    return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
+
+
+def jsonl(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """One compact JSON object a line; NaN is an error."""
+    return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows).encode()
+
+
+def rewards_npz(record: RunRecord, spec: RunSpec) -> bytes:
+    """rewards.npz: `rewards` float64 (steps, B, G, K), `lengths` int32 (steps, B, G), `names` (K,).
+
+    The same record gives the same bytes.
+    """
+    shape = (record.steps, spec.prompts_per_step, spec.group_size)
+    buffer = io.BytesIO()
+    np.savez_compressed(
+        buffer,
+        rewards=np.asarray(record.rewards, dtype=np.float64).reshape(*shape, len(spec.rewards)),
+        lengths=np.asarray(record.lengths, dtype=np.int32).reshape(shape),
+        names=np.asarray(spec.rewards, dtype=np.str_),
+    )
+    return buffer.getvalue()
+
+
+# --- the working directory --------------------------------------------------------------------------------------------
+
+
+def checkpoints(directory: Path) -> dict[int, Path]:
+    """Complete checkpoints by step, ascending."""
+    found = {int(path.name.removeprefix("step_")): path for path in directory.glob("step_*") if _is_checkpoint(path)}
+    return dict(sorted(found.items()))
+
+
+def _is_checkpoint(path: Path) -> bool:
+    return path.is_dir() and path.name.removeprefix("step_").isdecimal()
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Delete what an interrupted process left half-written: checkpoints without their final name, temporary files."""
+    for path in [*directory.glob("checkpoint-*"), *directory.glob("*.tmp")]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def complete_checkpoint(directory: Path, written: Path, step: int) -> Path:
+    """Give a fully written checkpoint its name, step_<N>, and drop from the older ones what only resuming needs."""
+    final = directory / f"step_{step}"
+    if final.exists():  # left by a run that was cut back to an older step
+        shutil.rmtree(final)
+    os.replace(written, final)
+    for older, path in checkpoints(directory).items():
+        if older < step:
+            for name in RESUME_ONLY:
+                (path / name).unlink(missing_ok=True)
+    return final
+
+
+def append_metrics(directory: Path, line: Mapping[str, float | int]) -> None:
+    """Append a step to metrics.jsonl."""
+    with (directory / "metrics.jsonl").open("ab") as file:
+        file.write(jsonl([line]))
+
+
+def save(directory: Path, record: RunRecord, spec: RunSpec) -> None:
+    """Write everything but the metrics; to be called before a checkpoint gets its name, and to publish."""
+    timings = {"seconds_per_step": record.seconds, "seconds_to_start": record.startups}
+    write_atomically(directory / "rewards.npz", rewards_npz(record, spec))
+    write_atomically(directory / "samples.jsonl.gz", gzip.compress(jsonl(record.samples), mtime=0))
+    write_atomically(directory / "timings.json", json_bytes(timings))
+
+
+def load(directory: Path, step: int) -> RunRecord:
+    """The record of an interrupted run, cut back to `step`, and metrics.jsonl on disk cut back with it.
+
+    Raises ValueError if a file lacks one of these steps.
+    """
+    path = directory / "metrics.jsonl"
+    if step == 0:
+        path.unlink(missing_ok=True)
+        return RunRecord()
+    lines = path.read_bytes().splitlines()[:step]  # a line that was cut off in writing can only be a later one
+    metrics = [json.loads(line) for line in lines]
+    with np.load(directory / "rewards.npz", allow_pickle=False) as arrays:
+        rewards, lengths = list(arrays["rewards"][:step]), list(arrays["lengths"][:step])
+    samples = [json.loads(line) for line in gzip.decompress((directory / "samples.jsonl.gz").read_bytes()).splitlines()]
+    timings = json.loads((directory / "timings.json").read_bytes())
+    if [line["step"] for line in metrics] != list(range(1, step + 1)) or len(rewards) != step:
+        raise ValueError(
+            f"{directory} has a checkpoint of step {step} but not every step up to it; delete it to start again"
+        )
+    write_atomically(path, jsonl(metrics))
+    kept = [row for row in samples if row["step"] <= step]
+    return RunRecord(metrics, rewards, lengths, kept, timings["seconds_per_step"][:step], timings["seconds_to_start"])
+
+
+def check_inputs(directory: Path, inputs: Mapping[str, str]) -> None:
+    """Remember the checksums of a run's inputs at its start; a run that began with other inputs cannot be resumed."""
+    path = directory / "inputs.json"
+    if path.is_file() and checkpoints(directory):
+        before = json.loads(path.read_bytes())
+        changed = sorted(name for name in {*before, *inputs} if before.get(name) != inputs.get(name))
+        if changed:
+            raise ValueError(
+                f"{directory} was begun with another {', '.join(changed)}; "
+                "delete that directory to train from the new one"
+            )
+    write_atomically(path, json_bytes(dict(inputs)))
+
+
+# --- publishing -------------------------------------------------------------------------------------------------------
+
+
+def publish(
+    out: Path,
+    directory: Path,
+    spec: RunSpec,
+    record: RunRecord,
+    *,
+    inputs: Mapping[str, str],
+    libraries: Sequence[str],
+    diverged_at: int | None = None,
+) -> None:
+    """Write the results of a finished run into `out`, manifest.json last and atomically.
+
+    inputs: checksums of what it trained on. libraries: distributions whose versions matter. diverged_at: the step in
+    which the run diverged; the files then hold the complete steps before it.
+    """
+    if not all(all_finite(line) for line in record.metrics):
+        raise ValueError(f"{directory}/metrics.jsonl holds a value that is not finite")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "manifest.json").unlink(missing_ok=True)
+    write_atomically(out / "metrics.jsonl", jsonl(record.metrics))
+    save(out, record, spec)
+    outcome = {"outcome": "completed"} if diverged_at is None else {"outcome": "diverged", "diverged_at": diverged_at}
+    saved = {step: path for step, path in checkpoints(directory).items() if step <= record.steps}
+    manifest = {
+        "run_id": run_id(spec),
+        "spec_sha256": spec_sha256(spec),
+        **outcome,
+        "steps": record.steps,
+        "checkpoints": {str(step): _describe(path) for step, path in saved.items()},
+        "inputs": dict(inputs),
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in libraries}},
+        "git_commit": git_commit(Path(__file__).parent),
+        "machine": {"system": platform.platform(), "processor": _processor(), "cpus": os.cpu_count()},
+        "seeds": {"data": spec.data.seed, "trainer": spec.seed, "sampler": spec.seed},
+    }
+    write_atomically(out / "manifest.json", json_bytes(manifest))
+
+
+def _describe(checkpoint: Path) -> dict[str, Any]:
+    files = sorted(path for path in checkpoint.iterdir() if path.name not in RESUME_ONLY)
+    return {"directory": checkpoint.as_posix(), "sha256": {path.name: sha256(path) for path in files}}
+
+
+def _processor() -> str:
+    """The processor's name as Linux gives it, or the architecture where it gives none."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def git_commit(directory: Path) -> str | None:
+    """Commit of the checkout that holds `directory`; None where there is no git, no checkout or no commit."""
+    if shutil.which("git") is None:
+        return None
+    command = ["git", "-C", str(directory), "rev-parse", "--verify", "--quiet", "HEAD"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None

@@ -1,0 +1,388 @@
+"""TRL's GRPOTrainer with several rewards: the rollouts' rewards go through a method, the rest of the loss is TRL's.
+
+What differs from TRL 1.16, each in one override:
+* the advantages are `method(rewards).advantages * loss_weight` (`_calculate_rewards`,
+  `_generate_and_score_completions`);
+* an update gets whole groups (`_prepare_inputs`); TRL deals the single responses to the updates at random;
+* sampling, and log-probabilities in the update, encode each prompt once a group (`_generate_single_turn`,
+  `_get_per_token_logps_and_entropies`); the policy before the update is known from sampling, without another pass;
+* the metrics go to the run's files (`_compute_loss`, `log`), checkpoints become `step_<N>` (`_save_checkpoint`).
+A step is a rollout batch; TRL's own global_step counts updates.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.utils import split_tensor_dict
+
+from dara.config import RunSpec
+from dara.methods import Method, Output, load_method
+from dara.rewards import reward_ranges, score
+from dara.training import run_files
+from dara.training.metrics import ENGINE_METRICS, all_finite, step_metrics
+from dara.training.policy import NotFiniteError, log_probs_and_entropies, sample
+from dara.training.run_files import RunRecord
+
+log = logging.getLogger(__name__)
+
+REPORT_EVERY = 5  # steps between progress lines
+SAMPLES = 4  # responses kept for reading at each checkpoint
+
+
+def run_steps(
+    spec: RunSpec,
+    rows: list[dict[str, str]],
+    model_dir: Path,
+    directory: Path,
+    record: RunRecord,
+    methods_dir: Path | None,
+    started: float,
+) -> int | None:
+    """Train from `record.steps` to the last step; the step in which the run diverged, or None.
+
+    rows: the prompts of all steps, in order. directory: of the checkpoints and the other files, of which `record` is
+    the content so far. started: time.monotonic() at the start of the process's work.
+    """
+    _quiet()
+    torch.set_num_threads(1)  # the models are too small to share among threads; one run a core instead
+    method = load_method(spec.method.name, function=spec.method.function, base_dir=methods_dir, **spec.method.params)
+    trainer = MultiRewardTrainer(
+        model=AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32),
+        reward_funcs=[_name_only(name) for name in spec.rewards],
+        args=trl_config(spec, directory),
+        train_dataset=datasets.Dataset.from_list(rows),
+        processing_class=AutoTokenizer.from_pretrained(model_dir),
+        run=Run(spec, method, directory, record),
+    )
+    checkpoint = directory / f"step_{record.steps}" if record.steps else None
+    if checkpoint and method.has_state:
+        method.load_state_dict(torch.load(checkpoint / "method_state.pt", weights_only=True))
+    record.startups.append(round(time.monotonic() - started, 3))
+    try:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    except NotFiniteError:
+        trainer.run.diverged_at = record.steps + 1
+    if trainer.run.diverged_at:
+        log.warning("%s | diverged in step %d", title(spec), trainer.run.diverged_at)
+    return trainer.run.diverged_at
+
+
+def trl_config(spec: RunSpec, directory: Path) -> GRPOConfig:
+    """A run's settings as TRL names them: one epoch a rollout batch, no KL term, float32 on the CPU."""
+    optimizer, sampling, updates = spec.optimizer, spec.sampling, spec.optimizer.updates_per_step
+    return GRPOConfig(
+        output_dir=str(directory),
+        per_device_train_batch_size=spec.prompts_per_step * spec.group_size // updates,
+        gradient_accumulation_steps=1,
+        steps_per_generation=updates,
+        num_generations=spec.group_size,
+        num_iterations=1,
+        max_steps=spec.steps * updates,
+        max_completion_length=sampling.max_response_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=0,
+        learning_rate=optimizer.learning_rate,
+        lr_scheduler_type="constant",
+        optim="adamw_torch",
+        adam_beta1=optimizer.betas[0],
+        adam_beta2=optimizer.betas[1],
+        weight_decay=optimizer.weight_decay,
+        max_grad_norm=optimizer.max_grad_norm,
+        beta=0.0,
+        epsilon=optimizer.clip_low,
+        epsilon_high=optimizer.clip_high,
+        loss_type="bnpo",  # the mean over the tokens of an update
+        scale_rewards="none",  # of the advantages that are replaced
+        disable_dropout=True,
+        gradient_checkpointing=False,
+        bf16=False,
+        use_cpu=True,
+        seed=spec.seed,
+        shuffle_dataset=False,  # the rows come in the run's own order
+        dataloader_pin_memory=False,
+        save_strategy="steps",
+        save_steps=spec.checkpoint_every * updates,
+        logging_steps=1,
+        logging_nan_inf_filter=False,  # it would hide a divergence
+        disable_tqdm=True,
+        report_to=[],
+    )
+
+
+@dataclass
+class Run:
+    """A run in progress, as the trainer needs it."""
+
+    spec: RunSpec
+    method: Method
+    directory: Path
+    record: RunRecord
+    diverged_at: int | None = None
+
+    @property
+    def step(self) -> int:
+        """The step that is being made, from 1."""
+        return self.record.steps + 1
+
+
+@dataclass
+class Rollouts:
+    """The rollout batch of a step: B groups of G responses, K rewards."""
+
+    rows: list[dict[str, str]]  # B * G
+    responses: list[str]  # B * G
+    rewards: torch.Tensor  # (B, G, K) float64
+    lengths: torch.Tensor  # (B, G) tokens
+    output: Output | None = None
+
+
+class MultiRewardTrainer(GRPOTrainer):
+    """GRPOTrainer whose advantages come from K rewards through the run's method."""
+
+    def __init__(self, *args: Any, run: Run, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.run = run
+        self._updates: list[dict[str, float]] = []
+        self._step_began = time.monotonic()
+
+    def _send_telemetry(self) -> None:
+        """Training tells nobody anything."""
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """No model card: the run's manifest says what a checkpoint is."""
+
+    # --- rollouts -----------------------------------------------------------------------------------------------------
+
+    def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> tuple[list, list]:
+        """Responses and their log-probabilities. The random numbers depend on the run's seed and step alone."""
+        sampling = self.run.spec.sampling
+        responses, self._sampling_log_probs = sample(
+            self.accelerator.unwrap_model(self.model),
+            prompt_ids[:: self.num_generations],
+            self.num_generations,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            max_tokens=sampling.max_response_tokens,
+            end_tokens=tuple(self.eos_token_ids),
+            pad=self.processing_class.pad_token_id,
+            generator=step_generator(self.run.spec.seed, self.run.step),
+        )
+        return responses, None
+
+    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
+        spec = self.run.spec
+        lengths = [len(ids) for ids in completion_ids_list]
+        values = [score_response(spec, *one) for one in zip(inputs, completions, lengths, strict=True)]
+        shape = (spec.prompts_per_step, spec.group_size)
+        rewards = torch.tensor(values, dtype=torch.float64)
+        self._rollouts = Rollouts(
+            inputs, completions, rewards.view(*shape, len(spec.rewards)), torch.tensor(lengths).view(shape)
+        )
+        return rewards.float()  # TRL's own advantages come from these, and are replaced
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, str]]) -> dict[str, torch.Tensor]:
+        batch = super()._generate_and_score_completions(inputs)
+        spec, rollouts = self.run.spec, self._rollouts
+        rollouts.output = self.run.method(
+            rollouts.rewards, lengths=rollouts.lengths, ranges=reward_ranges(spec.task, spec.rewards)
+        )
+        # The clipped surrogate of q A is q times that of A for q >= 0, so the loss needs no change.
+        advantages = rollouts.output.advantages * rollouts.output.loss_weight
+        batch["advantages"] = advantages.flatten().to(batch["advantages"].dtype)
+        sampled = [torch.tensor(row) for row in self._sampling_log_probs]
+        batch["old_per_token_logps"] = torch.nn.utils.rnn.pad_sequence(sampled, batch_first=True)
+        return batch
+
+    def _prepare_inputs(self, generation_batch: list[dict[str, str]]) -> dict[str, torch.Tensor]:
+        """The rows of an update: whole groups, the first prompts of the step first.
+
+        TRL would permute all B * G rows and cut the result, which spreads a group over updates. The prompts themselves
+        come in random order, so nothing is left to permute.
+        """
+        updates = self.args.steps_per_generation
+        if self._step % updates == 0:
+            batch = self._generate_and_score_completions(generation_batch)
+            self._buffered_inputs = split_tensor_dict(batch, updates)
+        return self._buffered_inputs[self._step % updates]
+
+    # --- the update ---------------------------------------------------------------------------------------------------
+
+    def _get_per_token_logps_and_entropies(
+        self, model, input_ids, attention_mask, logits_to_keep, compute_entropy=False, **unused
+    ):
+        if not compute_entropy:  # TRL asks for the policy before the update, which sampling has given
+            return None, None, None
+        start = input_ids.shape[1] - logits_to_keep
+        log_probs, entropies = log_probs_and_entropies(
+            model,
+            input_ids[:, :start],
+            attention_mask[:, :start],
+            input_ids[:, start:],
+            attention_mask[:, start:],
+            group_size=self.num_generations,
+            temperature=self.temperature,
+        )
+        self._log_probs = log_probs.detach()
+        return log_probs, entropies, None
+
+    def _compute_loss(self, model, inputs):
+        """TRL's loss; besides, the k3 estimate (Schulman, 2020) of KL(sampling policy || policy before this update)."""
+        loss = super()._compute_loss(model, inputs)
+        log_ratio = (self._log_probs - inputs["old_per_token_logps"])[inputs["completion_mask"].bool()]
+        self._metrics["train"]["kl"].append((log_ratio.exp() - 1 - log_ratio).mean().item())
+        return loss
+
+    # --- what is written ----------------------------------------------------------------------------------------------
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Called after each update; the last update of a step completes the step."""
+        if "loss" not in logs:  # TRL's summary at the end of training
+            return
+        seen = {name: values[-1] for name, values in self._metrics["train"].items() if values}
+        self._metrics["train"].clear()
+        self._updates.append(
+            {
+                "clip_fraction": seen["clip_ratio/region_mean"],
+                "kl": seen["kl"],
+                "entropy": seen["entropy"],
+                "grad_norm": logs["grad_norm"],
+                "lr": logs["learning_rate"],
+            }
+        )
+        if not (math.isfinite(logs["loss"]) and all_finite(self._updates[-1]) and weights_are_finite(self.model)):
+            self.run.diverged_at = self.run.step
+            self.control.should_training_stop, self.control.should_save = True, False
+        elif len(self._updates) == self.args.steps_per_generation:
+            self._complete_step()
+
+    def _complete_step(self) -> None:
+        run, rollouts, record = self.run, self._rollouts, self.run.record
+        engine = {name: float(np.mean([update[name] for update in self._updates])) for name in ENGINE_METRICS}
+        line = step_metrics(
+            run.step,
+            run.spec.rewards,
+            pool_rewards=rollouts.rewards,
+            pool_lengths=rollouts.lengths,
+            output=rollouts.output,
+            engine=engine,
+        )
+        if run.step in run.spec.checkpoint_steps:
+            record.samples += reading_samples(run.spec, run.step, rollouts)
+        run_files.append_metrics(run.directory, line)
+        record.metrics.append(line)
+        record.rewards.append(rollouts.rewards.numpy())
+        record.lengths.append(rollouts.lengths.numpy())
+        now = time.monotonic()
+        record.seconds.append(round(now - self._step_began, 4))
+        self._updates, self._step_began = [], now
+        report(run.spec, record)
+
+    def _save_checkpoint(self, model, trial) -> None:
+        """step_<N>, complete once it has this name; the files of the run are written before."""
+        super()._save_checkpoint(model, trial)
+        run = self.run
+        written = run.directory / f"checkpoint-{self.state.global_step}"
+        (written / "training_args.bin").unlink()  # a pickle with paths of this machine; the specification says it all
+        if run.method.has_state:
+            torch.save(run.method.state_dict(), written / "method_state.pt")
+        run_files.save(run.directory, run.record, run.spec)
+        run_files.complete_checkpoint(run.directory, written, run.record.steps)
+
+
+def score_response(spec: RunSpec, row: dict[str, str], response: str, n_tokens: int) -> list[float]:
+    """The K rewards of one response; ValueError if one is not a finite number."""
+    values = score(
+        spec.task,
+        spec.rewards,
+        response=response,
+        reference=row["reference"],
+        n_tokens=n_tokens,
+        params=spec.reward_params,
+    )
+    for name, value in zip(spec.rewards, values, strict=True):
+        if value is None or not math.isfinite(value):
+            raise ValueError(
+                f"reward {name} is {value}, not a number, for prompt {row['id']} ({row['prompt']!r}) "
+                f"and response {response!r}"
+            )
+    return values
+
+
+def step_generator(seed: int, step: int) -> torch.Generator:
+    """The random numbers of a step's sampling: independent between steps, and not a state to save."""
+    state = np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(state >> np.uint64(1)))
+
+
+def weights_are_finite(model: torch.nn.Module) -> bool:
+    """Whether no parameter holds NaN or infinity."""
+    return all(torch.isfinite(parameter).all().item() for parameter in model.parameters())
+
+
+def reading_samples(spec: RunSpec, step: int, rollouts: Rollouts) -> list[dict[str, Any]]:
+    """A few responses of a step for people to read: the first one of evenly spread prompts."""
+    prompts = range(0, spec.prompts_per_step, max(1, spec.prompts_per_step // SAMPLES))[:SAMPLES]
+    return [
+        {
+            "step": step,
+            **rollouts.rows[b * spec.group_size],
+            "response": rollouts.responses[b * spec.group_size],
+            "n_tokens": rollouts.lengths[b, 0].item(),
+            "rewards": dict(zip(spec.rewards, rollouts.rewards[b, 0].tolist(), strict=True)),
+            "advantage": rollouts.output.advantages[b, 0].item(),
+        }
+        for b in prompts
+    ]
+
+
+def title(spec: RunSpec) -> str:
+    """A run's name in progress lines."""
+    return f"{spec.task} {spec.method.name} G={spec.group_size} seed {spec.seed}"
+
+
+def report(spec: RunSpec, record: RunRecord) -> None:
+    """Log a progress line at the first and last step and every few steps."""
+    step = record.steps
+    if step not in (1, spec.steps) and step % REPORT_EVERY:
+        return
+    line, pace = record.metrics[-1], float(np.mean(record.seconds[-REPORT_EVERY:]))
+    means = " ".join(f"{name} {line[f'reward/{name}/mean']:.3g}" for name in spec.rewards)
+    densities = " ".join(f"{line[f'density/{name}']:.2f}" for name in spec.rewards)
+    minutes, seconds = divmod(round(pace * (spec.steps - step)), 60)
+    log.info(
+        "%s | step %d/%d | %s | density %s | %.2f s/step, %d:%02d left",
+        *(title(spec), step, spec.steps, means, densities, pace, minutes, seconds),
+    )
+
+
+def _name_only(name: str) -> Callable[..., list[float]]:
+    """What TRL knows of a reward: its name. The values come from `_calculate_rewards`, each response scored once."""
+
+    def reward(**_: Any) -> list[float]:
+        raise NotImplementedError("rewards are computed in MultiRewardTrainer._calculate_rewards")
+
+    reward.__name__ = name
+    return reward
+
+
+def _quiet() -> None:
+    """Only the run's own lines, no bars and notes of the libraries."""
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    for name in ("trl", "accelerate"):
+        logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,0 +1,203 @@
+"""The warm start: a small Llama is trained on demonstrations, and becomes the base model of the laptop runs.
+
+The loss is on the response and its end token. Batches are not sorted by length: batches of similar length would cost
+half of the accuracy on the math task. Same specification, same weights: everything runs in float32 on one thread.
+"""
+
+import hashlib
+import json
+import logging
+import math
+import os
+import platform
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import tokenizers
+import torch
+import torch.nn.functional as F
+import transformers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from dara.config import Architecture, DataSpec, ModelSpec, WarmStart
+from dara.data import demonstration_parameters, draw, held_out_problems, source_module
+from dara.runs import model_id
+
+logger = logging.getLogger(__name__)
+
+CONTEXT = 256  # positions of the model; a prompt with the longest response has about 100
+LOWEST_RATE = 1e-5  # added to the cosine schedule, so that its last steps still learn
+LOG_EVERY = 40  # steps
+Pair = tuple[list[int], list[int]]  # tokens of a prompt, tokens of its response with the end token
+
+
+def warm_start(spec: ModelSpec, data_dir: Path, scratch: Path, manifest: Path) -> None:
+    """Train the base model of `spec` and publish it in `<scratch>/models/<model id>/`, then write `manifest`.
+
+    `data_dir` is the prepared data set of `spec.data`; its tokenizer goes into the checkpoint. Raises ValueError when
+    it was made from another specification, when a parameter does not fit the source, and when the loss is not finite.
+    """
+    started = time.monotonic()
+    _check_data(spec.data, data_dir)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(data_dir / "tokenizer")
+    with one_thread():
+        model = build_model(spec.architecture, tokenizer, spec.warm_start.seed)
+        loss = fit(model, demonstration_batches(spec, tokenizer), spec.warm_start, pad=tokenizer.pad_token_id)
+    directory = scratch / "models" / model_id(spec)
+    checksums = _publish(model, tokenizer, directory)
+    _write_manifest(manifest, spec, directory, checksums, loss)
+    logger.info("warm start of %s: loss %.3f after %.0f s", spec.name, loss, time.monotonic() - started)
+
+
+def build_model(architecture: Architecture, tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
+    """A Llama with tied embeddings and seeded random weights, float32; the global random state stays as it was.
+
+    The vocabulary may have more entries than the tokenizer, as is usual; fewer raise ValueError.
+    """
+    if len(tokenizer) > architecture.vocabulary:
+        raise ValueError(
+            f"architecture.vocabulary: {architecture.vocabulary} is too small; "
+            f"the tokenizer has {len(tokenizer)} entries"
+        )
+    config = LlamaConfig(
+        vocab_size=architecture.vocabulary,
+        hidden_size=architecture.hidden_size,
+        num_hidden_layers=architecture.layers,
+        num_attention_heads=architecture.heads,
+        num_key_value_heads=architecture.heads,
+        intermediate_size=architecture.intermediate_size,
+        initializer_range=architecture.initializer_range,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+        attn_implementation="sdpa",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config).to(torch.float32)
+
+
+def demonstration_batches(spec: ModelSpec, tokenizer: PreTrainedTokenizerFast) -> Iterator[list[Pair]]:
+    """Endless batches of tokenized demonstrations, in the order they are drawn in; none is of a held-out problem."""
+    task, recipe = source_module(spec.data), spec.warm_start
+    parameters = demonstration_parameters(spec.data.source, recipe.demonstrations)
+    excluded = held_out_problems(spec.data)
+    rng = random.Random(f"{spec.data.source}/{spec.data.version}/demonstrations/{recipe.seed}")
+    while True:
+        examples = [draw(spec.data, rng, excluded) for _ in range(recipe.batch_size)]
+        prompts = tokenizer([task.prompt(one) for one in examples])["input_ids"]
+        answers = tokenizer([task.demonstration(rng, one, **parameters) for one in examples])["input_ids"]
+        yield [(p, [*a, tokenizer.eos_token_id]) for p, a in zip(prompts, answers, strict=True)]
+
+
+def fit(model: LlamaForCausalLM, batches: Iterator[list[Pair]], recipe: WarmStart, *, pad: int) -> float:
+    """Train `model` in place for `recipe.steps` steps; the last batch's loss in nats a response token.
+
+    Raises ValueError as soon as a loss is not finite.
+    """
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=recipe.learning_rate, betas=recipe.betas, weight_decay=recipe.weight_decay, fused=True
+    )
+    model.train()
+    started, value = time.monotonic(), math.nan
+    for step in range(recipe.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, recipe)
+        loss = response_loss(model, next(batches), pad)
+        value = loss.item()
+        if not math.isfinite(value):
+            raise ValueError(
+                f"the warm start diverged: its loss is {value} at step {step + 1} of {recipe.steps}; "
+                f"warm_start.learning_rate {recipe.learning_rate} is probably too large"
+            )
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.max_grad_norm)
+        optimizer.step()
+        if (step + 1) % LOG_EVERY == 0 or step + 1 == recipe.steps:
+            left = (time.monotonic() - started) / (step + 1) * (recipe.steps - step - 1)
+            logger.info("warm start step %d/%d: loss %.3f, %.0f s left", step + 1, recipe.steps, value, left)
+    model.eval()
+    return value
+
+
+def learning_rate(step: int, recipe: WarmStart) -> float:
+    """Rate of the 0-based `step`: linear over the first `warmup_steps`, times half a cosine over all steps."""
+    rise = min(1.0, (step + 1) / max(1, recipe.warmup_steps))
+    return recipe.learning_rate * rise * (0.5 + 0.5 * math.cos(math.pi * step / recipe.steps)) + LOWEST_RATE
+
+
+def response_loss(model: LlamaForCausalLM, batch: list[Pair], pad: int) -> torch.Tensor:
+    """Mean cross entropy of the response tokens (end token included) of a batch; a scalar with gradient.
+
+    Padding is on the right, so the causal mask alone keeps it out; logits are computed where a response token is next.
+    """
+    longest = max(len(prompt) + len(answer) for prompt, answer in batch)
+    tokens = torch.full((len(batch), longest), pad)  # (B, T)
+    answered = torch.zeros((len(batch), longest), dtype=torch.bool)  # (B, T): the token belongs to the response
+    for row, (prompt, answer) in enumerate(batch):
+        end = len(prompt) + len(answer)
+        tokens[row, :end] = torch.tensor(prompt + answer)
+        answered[row, len(prompt) : end] = True
+    hidden = model.model(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state  # (B, T - 1, hidden)
+    following = answered[:, 1:]
+    return F.cross_entropy(model.lm_head(hidden[following]), tokens[:, 1:][following])
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch computes on one thread inside the block: the order of sums, and so the weights, depend on the number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _check_data(data: DataSpec, data_dir: Path) -> None:
+    manifest = data_dir / "manifest.json"
+    if not manifest.is_file():
+        raise ValueError(f"{manifest} is missing; prepare the data set first (dara prepare)")
+    if json.loads(manifest.read_text(encoding="utf-8"))["data"] != data.model_dump(mode="json"):
+        raise ValueError(f'{manifest}: "data" differs from the model\'s data specification; prepare the data set again')
+
+
+def _publish(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, directory: Path) -> dict[str, str]:
+    """Save a checkpoint so that `directory` is complete or absent; {file: sha256}. An old one is replaced."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{directory.name}-", dir=directory.parent) as name:
+        staging = Path(name) / "model"
+        model.save_pretrained(staging)
+        tokenizer.save_pretrained(staging)
+        checksums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(staging.iterdir())}
+        if directory.exists():
+            shutil.rmtree(directory)
+        os.replace(staging, directory)
+    return checksums
+
+
+def _write_manifest(manifest: Path, spec: ModelSpec, directory: Path, checksums: dict[str, str], loss: float) -> None:
+    content = {
+        "model": spec.model_dump(mode="json"),
+        "directory": str(directory),
+        "sha256": checksums,
+        "loss": loss,
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "tokenizers": tokenizers.__version__,
+        },
+    }
+    manifest.parent.mkdir(parents=True, exist_ok=True)
+    temporary = manifest.with_name(f".{manifest.name}.tmp")
+    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    os.replace(temporary, manifest)
