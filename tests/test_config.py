@@ -4,10 +4,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from dara.keys import keys_page
 from dara.loading import ConfigurationError, load_all_presets, load_configuration, load_preset, merge, read_yaml
 from dara.methods import available_methods, load_method
-from dara.runs import Paths, data_id, method_spec, plan_runs, run_id, spec_sha256, use_cached
+from dara.runs import Paths, check_source, data_id, method_spec, plan_runs, run_id, spec_sha256, use_cached
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,14 +53,18 @@ def test_the_laptop_matrix_is_the_planned_one():
 def test_no_setting_belongs_to_one_method():
     plan = plan_runs(load_preset(ROOT, ROOT / "config/presets/laptop.yaml"))
     settings = {
-        (spec.task, spec.seed, spec.model_copy(update={"method": None}).model_dump_json()) for spec in plan.runs.values()
+        (spec.task, spec.seed, spec.model_copy(update={"method": None}).model_dump_json())
+        for spec in plan.runs.values()
     }
     assert len(settings) == 6  # two tasks x three seeds, whatever the method
 
 
 def test_a_misspelt_key_names_file_key_and_the_nearest_right_one(root):
     message = spoil(root, "presets/laptop.yaml", "group_sizes: [4]", "group_sise: [4]")
-    assert "config/presets/laptop.yaml: experiments.tool_main.group_sise: unknown key; did you mean 'group_sizes'?" in message
+    assert (
+        "config/presets/laptop.yaml: experiments.tool_main.group_sise: unknown key; did you mean 'group_sizes'?"
+        in message
+    )
     assert "experiments.tool_main.group_sizes: missing; this key is required" in message
 
 
@@ -135,6 +140,20 @@ def test_an_edited_method_of_a_user_is_a_new_run(root):
     after = method_spec(load_preset(root, preset), "mine")
     assert before.source_sha256 != after.source_sha256
     assert before.function == after.function == "my_methods.py:contributions"
+
+
+def test_a_run_planned_before_an_edit_does_not_start(root):
+    source = root / "config/my_methods.py"
+    source.write_text("def contributions(batch):\n    return batch.z\n")
+    entry = '\nmine:\n  function: my_methods.py:contributions\n  label: Mine\n  color: "#000000"\n'
+    (root / "config/methods.yaml").write_text((root / "config/methods.yaml").read_text() + entry)
+    experiment = root / "config/experiments/tool_main.yaml"
+    experiment.write_text(experiment.read_text().replace("[grpo, gdpo, dara_sym, dara_asym]", "[mine]"))
+    spec = next(iter(plan_runs(load_preset(root, root / "config/presets/laptop.yaml")).runs.values()))
+    check_source(spec, root / "config")
+    source.write_text("def contributions(batch):\n    return 2 * batch.z\n")
+    with pytest.raises(ValueError, match=r"my_methods.py:contributions \(method mine\) was edited after run .*-mine-"):
+        check_source(spec, root / "config")
 
 
 def test_methods_all_lists_every_row(root):

@@ -16,6 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import dara
+from dara.files import sha256
 from dara.methods import available_methods, load_method
 from dara.runs import run_id
 from dara.training import run_files, trainer
@@ -211,7 +212,7 @@ def test_manifest_names_checkpoints_that_load(straight):
         assert {"model.safetensors", "config.json", "tokenizer.json"} <= set(entry["sha256"])
         assert not set(run_files.RESUME_ONLY) & set(entry["sha256"])
         for name, digest in entry["sha256"].items():
-            assert run_files.sha256(directory / name) == digest
+            assert sha256(directory / name) == digest
         assert AutoTokenizer.from_pretrained(directory).eos_token == "<eos>"
         assert AutoModelForCausalLM.from_pretrained(directory).dtype == torch.float32
 
@@ -279,7 +280,13 @@ class Counting:
 
 def test_a_methods_state_is_resumed(inputs, tmp_path, monkeypatch):
     (tmp_path / "counting.py").write_text(STATEFUL)
-    spec = tiny_spec(method={"name": "counting", "function": "counting.py:Counting"})
+    spec = tiny_spec(
+        method={
+            "name": "counting",
+            "function": "counting.py:Counting",
+            "source_sha256": sha256(tmp_path / "counting.py"),
+        }
+    )
     places = {"scratch": tmp_path / "scratch", "out": tmp_path / "out", "methods_dir": tmp_path}
     append = run_files.append_metrics
 

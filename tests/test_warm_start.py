@@ -97,7 +97,7 @@ def test_it_learns(data_dir, tokenizer):
     recipe = RECIPE.model_copy(update={"steps": 60})
     batch = next(demonstration_batches(SPEC, tokenizer))
     before = response_loss(model, batch, tokenizer.pad_token_id).item()
-    module.fit(model, demonstration_batches(SPEC, tokenizer), recipe, pad=tokenizer.pad_token_id)
+    module.fit(model, demonstration_batches(SPEC, tokenizer), recipe, pad=tokenizer.pad_token_id, name="tiny")
     after = response_loss(model, batch, tokenizer.pad_token_id).item()
     assert before == pytest.approx(math.log(512), abs=0.3)
     assert after < 0.6 * before
@@ -144,7 +144,8 @@ def test_progress_is_logged(data_dir, tmp_path, caplog):
     with caplog.at_level("INFO", logger="dara"):
         run(changed(steps=41, batch_size=2), data_dir, tmp_path)
     lines = [record.getMessage() for record in caplog.records if "step" in record.getMessage()]
-    assert [line.split(":")[0] for line in lines] == ["warm start step 40/41", "warm start step 41/41"]
+    assert [line.split(" | ")[1] for line in lines] == ["step 40/41", "step 41/41"]
+    assert lines[0].startswith(f"warm start of {SPEC.name} | ")
     assert "s left" in lines[0]
 
 

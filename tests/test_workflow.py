@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from dara.locking import directory_lock
 
 ROOT = Path(__file__).parents[1]
@@ -115,7 +116,9 @@ def test_a_killed_workflow_continues_without_unlocking(smoke, tmp_path):
     for directory in (clone / "results/smoke/runs", *(clone / ".scratch").glob("*-smoke-*-g4-*")):
         shutil.rmtree(directory)
     command = [sys.executable, "-m", "snakemake", *SMOKE, "--", "trained"]
-    with subprocess.Popen(command, cwd=clone, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as process:
+    with subprocess.Popen(
+        command, cwd=clone, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
+    ) as process:
         trainers = wait_for(lambda: trainers_after_step_four(clone), process)
         process.send_signal(signal.SIGKILL)
     wait_for(lambda: not any(is_alive(pid) for pid in trainers))
@@ -169,8 +172,12 @@ def fresh(tmp_path_factory) -> Path:
 def test_a_dry_run_shows_the_chain(fresh):
     done = snakemake(fresh, "-n")
     assert done.returncode == 0, done.stdout
-    counts = dict(line.split() for line in done.stdout.splitlines() if len(line.split()) == 2 and line.split()[1].isdigit())
-    assert {name: int(counts[name]) for name in ("data", "warm_start", "train", "evaluate", "score", "collect", "analyse")} == {
+    counts = dict(
+        line.split() for line in done.stdout.splitlines() if len(line.split()) == 2 and line.split()[1].isdigit()
+    )
+    assert {
+        name: int(counts[name]) for name in ("data", "warm_start", "train", "evaluate", "score", "collect", "analyse")
+    } == {
         "data": 2,
         "warm_start": 2,
         "train": 24,

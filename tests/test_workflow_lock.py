@@ -5,17 +5,23 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from dara.loading import ConfigurationError
 from dara.locking import directory_lock
 from dara.workflow_lock import guard_directory, runs_jobs
 
 
-@pytest.mark.parametrize("arguments", [["-n"], ["-np"], ["--dry-run"], ["--report", "x.html"], ["--report=x.html"], ["--lint"], ["--unlock"]])
+@pytest.mark.parametrize(
+    "arguments", [["-n"], ["-np"], ["--dry-run"], ["--report", "x.html"], ["--report=x.html"], ["--lint"], ["--unlock"]]
+)
 def test_command_lines_that_run_nothing(arguments):
     assert not runs_jobs(["--profile", "profiles/local", *arguments])
 
 
-@pytest.mark.parametrize("arguments", [[], ["--profile", "profiles/local"], ["-j2", "--", "figures"], ["--config", "reuse=none"], ["--rerun-incomplete"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--profile", "profiles/local"], ["-j2", "--", "figures"], ["--config", "reuse=none"], ["--rerun-incomplete"]],
+)
 def test_command_lines_that_run_jobs(arguments):
     assert runs_jobs(arguments)
 

@@ -41,9 +41,7 @@ def check_method(arguments: argparse.Namespace) -> None:
     methods = read_methods(arguments.root)
     check_known("config/methods.yaml", arguments.method, methods, "a method of config/methods.yaml")
     entry = methods[arguments.method]
-    method = load_method(
-        arguments.method, function=entry.function, base_dir=arguments.root / "config", **entry.params
-    )
+    method = load_method(arguments.method, function=entry.function, base_dir=arguments.root / "config", **entry.params)
     violations = violations_of(method)
     for violation in violations:
         print(f"{arguments.method}: {violation}")
@@ -63,8 +61,10 @@ def prepare(arguments: argparse.Namespace) -> None:
 def warm_start(arguments: argparse.Namespace) -> None:
     """Train a base model by its supervised warm start."""
     from dara.config import ModelSpec
+    from dara.training.parent import stop_with_parent
     from dara.training.warm_start import warm_start as start
 
+    stop_with_parent()
     start(_read(ModelSpec, arguments.spec), arguments.data.parent, arguments.scratch, arguments.manifest)
 
 
@@ -101,15 +101,17 @@ def score(arguments: argparse.Namespace) -> None:
     """Score the responses below a directory, and write the checksums of the score files."""
     from dara.config import Benchmark
     from dara.evaluation.score import identity_path, score_checkpoints, scores_path
-    from dara.training.run_files import sha256
+    from dara.files import sha256, write_atomically
+    from dara.training.parent import stop_with_parent
 
+    stop_with_parent()
     benchmark, out = Benchmark.model_validate_json(arguments.benchmark), arguments.out
     identity = json.loads(identity_path(out, benchmark.name).read_text(encoding="utf-8"))
     steps = [int(step) for step in identity["checkpoints"]]
     score_checkpoints(out, steps, benchmark, arguments.data.parent / "benchmark")
     files = [scores_path(out, step, benchmark.name) for step in steps]
     listing = {str(path.relative_to(out)): sha256(path) for path in files}
-    (out / f"{benchmark.name}.scored.json").write_text(json.dumps(listing, indent=2) + "\n", encoding="utf-8")
+    write_atomically(out / f"{benchmark.name}.scored.json", json.dumps(listing, indent=2) + "\n")
 
 
 def collect(arguments: argparse.Namespace) -> None:
@@ -175,7 +177,9 @@ def _read(model, path: Path):
 def _model_directory(manifest: Path) -> Path:
     directory = Path(json.loads(manifest.read_text(encoding="utf-8"))["directory"])
     if not directory.is_dir():
-        raise ValueError(f"{directory}, the weights that {manifest} names, is gone; delete {manifest} to make them again")
+        raise ValueError(
+            f"{directory}, the weights that {manifest} names, is gone; delete {manifest} to make them again"
+        )
     return directory
 
 
@@ -195,8 +199,12 @@ def _workflow(arguments: argparse.Namespace):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="dara", description="Density-aware reward aggregation: training, evaluation, analysis.")
-    parser.add_argument("--root", type=Path, default=ROOT, help="the clone of the repository (default: the one of this package)")
+    parser = argparse.ArgumentParser(
+        prog="dara", description="Density-aware reward aggregation: training, evaluation, analysis."
+    )
+    parser.add_argument(
+        "--root", type=Path, default=ROOT, help="the clone of the repository (default: the one of this package)"
+    )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
 
@@ -215,8 +223,20 @@ def _parser() -> argparse.ArgumentParser:
     verb(keys, ("--out", Path, "the page to write (docs/configuration.md)"))
     verb(check_method, ("method", str, "name in config/methods.yaml"))
     verb(prepare, ("spec", Path, "data specification (JSON)"), ("--out", Path, "directory to write"))
-    verb(warm_start, ("spec", Path, "model specification (JSON)"), data, scratch, ("--manifest", Path, "manifest to write"))
-    verb(train, ("spec", Path, "run specification (JSON)"), data, ("--model", Path, "manifest of the base model"), scratch)
+    verb(
+        warm_start,
+        ("spec", Path, "model specification (JSON)"),
+        data,
+        scratch,
+        ("--manifest", Path, "manifest to write"),
+    )
+    verb(
+        train,
+        ("spec", Path, "run specification (JSON)"),
+        data,
+        ("--model", Path, "manifest of the base model"),
+        scratch,
+    )
     benchmark = ("--benchmark", str, "settings of the benchmark (JSON)")
     out = ("--out", Path, "directory of the responses and scores")
     verb(evaluate, ("manifest", Path, "manifest of a run or of a base model"), data, benchmark, out)

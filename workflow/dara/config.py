@@ -73,9 +73,7 @@ class Architecture(Model):
     @model_validator(mode="after")
     def _head_size(self) -> Architecture:
         if self.hidden_size % (2 * self.heads):
-            raise ValueError(
-                f"hidden_size {self.hidden_size} must be a multiple of 2 x heads ({2 * self.heads}), for rotary embeddings"
-            )
+            raise ValueError(f"hidden_size {self.hidden_size} must be a multiple of 2 x heads ({2 * self.heads})")
         return self
 
 
@@ -137,7 +135,9 @@ class RunSpec(Model):
     def _consistent(self) -> RunSpec:
         check_rewards(self.task, self.rewards, self.reward_params)
         if self.data.source != SOURCE_OF_TASK[self.task]:
-            raise ValueError(f"data.source is {self.data.source}, but task {self.task} needs {SOURCE_OF_TASK[self.task]}")
+            raise ValueError(
+                f"data.source is {self.data.source}, but task {self.task} needs {SOURCE_OF_TASK[self.task]}"
+            )
         if self.prompts_per_step % self.optimizer.updates_per_step:
             raise ValueError(
                 f"prompts_per_step {self.prompts_per_step} must be a multiple of updates_per_step "
@@ -168,7 +168,8 @@ class MethodEntry(Model):
     """A row of the comparison: config/methods.yaml."""
 
     function: str | None = Field(
-        None, description="a user's own method: FILE.py:FUNCTION relative to config/methods.yaml, or package.module:FUNCTION"
+        None,
+        description="a user's own method: FILE.py:FUNCTION relative to config/methods.yaml, or package.module:FUNCTION",
     )
     label: str = Field(min_length=1, description="name in tables and figures")
     color: str = Field(pattern=r"^#[0-9a-fA-F]{6}$", description="colour in every figure")
@@ -239,7 +240,7 @@ class Preset(Model):
 
     preset: Identifier = Field(description="name of the preset; results are written to results/<preset>/")
     reuse: Literal["matching", "only", "none"] = Field(
-        description="matching: take a cached run whose identity matches, train the rest; only: never train; none: train all"
+        description="matching: take cached runs of the same identity, train others; only: never train; none: train all"
     )
     results: str = Field(min_length=1, description="directory of the results")
     scratch: str = Field(min_length=1, description="directory of checkpoints and of work in progress")

@@ -150,23 +150,26 @@ class Workflow:
         return [output for experiment in experiments for output in getattr(experiment, kind)]
 
     def owner_of(self, kind: str, output: str) -> tuple[Experiment, str]:
-        """The experiment that has this table or figure, with the methods of this preset, and the module that makes it."""
+        """The experiment that has this table or figure, with this preset's methods, and the module that makes it."""
         for name, matrix in self.configuration.preset.experiments.items():
             experiment = self.configuration.experiments[name]
             if output in getattr(experiment, kind):
                 methods = self.configuration.methods_of(experiment, matrix)
                 return experiment.model_copy(update={"methods": methods}), getattr(experiment, kind)[output]
         known = ", ".join(self.outputs(kind))
-        raise ConfigurationError(f"no experiment of preset {self.configuration.preset.preset} has {kind}.{output}; it has {known}")
+        raise ConfigurationError(
+            f"no experiment of preset {self.configuration.preset.preset} has {kind}.{output}; it has {known}"
+        )
 
     def code_of(self, kind: str, output: str) -> str:
         """The module that draws a table or figure, so that an edit redraws it."""
         _, module = self.owner_of(kind, output)
         return os.path.relpath(self.root / "workflow/dara/analysis" / kind / f"{module}.py")
 
-    def summary(self) -> list[str]:
+    def summary(self) -> str:
         """Where the results are, for the end of a workflow."""
-        return [f"Results of preset {self.configuration.preset.preset} ({len(self.plan.runs)} runs) are in {self.paths.root}/: tables/, figures/, data/."]
+        preset, runs = self.configuration.preset.preset, len(self.plan.runs)
+        return f"Results of preset {preset} ({runs} runs): {self.paths.root}/tables/, figures/ and data/"
 
     def _spec(self, run: str) -> RunSpec:
         if run in self.bases:
@@ -192,7 +195,7 @@ class Workflow:
 
 
 def job_environment(root: Path) -> None:
-    """Let jobs run the package of this clone with the Python that runs Snakemake, installed or not, activated or not."""
+    """Let jobs run the package of this clone with the Python that runs Snakemake, whether activated or not."""
     for variable, first in {"PATH": Path(sys.executable).parent, "PYTHONPATH": root / "workflow"}.items():
         rest = [part for part in os.environ.get(variable, "").split(os.pathsep) if part and part != str(first)]
         os.environ[variable] = os.pathsep.join([str(first), *rest])

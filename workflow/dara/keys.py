@@ -7,11 +7,31 @@ from typing import get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from dara.config import Architecture, Benchmark, DataSpec, Experiment, Matrix, MethodEntry, ModelEntry, Optimizer, Preset, Sampling
-from dara.config import TaskSettings, WarmStart
+from dara.config import (
+    Architecture,
+    Benchmark,
+    DataSpec,
+    Experiment,
+    Matrix,
+    MethodEntry,
+    ModelEntry,
+    Optimizer,
+    Preset,
+    Sampling,
+    TaskSettings,
+    WarmStart,
+)
 
 SECTIONS = {
-    "config/config.yaml and config/presets/*.yaml": (Preset, Matrix, TaskSettings, DataSpec, Sampling, Optimizer, Benchmark),
+    "config/config.yaml and config/presets/*.yaml": (
+        Preset,
+        Matrix,
+        TaskSettings,
+        DataSpec,
+        Sampling,
+        Optimizer,
+        Benchmark,
+    ),
     "config/experiments/*.yaml": (Experiment,),
     "config/methods.yaml": (MethodEntry,),
     "config/models.yaml": (ModelEntry, Architecture, WarmStart),
@@ -35,7 +55,16 @@ def keys_page() -> str:
 def _model_section(model: type[BaseModel]) -> str:
     rows = [_row(name, field) for name, field in model.model_fields.items()]
     summary = (model.__doc__ or "").strip().splitlines()[0]
-    return "\n".join([f"### {model.__name__}\n", f"{summary}\n", "| key | type | default | meaning |", "|---|---|---|---|", *rows, ""])
+    return "\n".join(
+        [
+            f"### {model.__name__}\n",
+            f"{summary}\n",
+            "| key | type | default | meaning |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+        ]
+    )
 
 
 def _row(name: str, field: FieldInfo) -> str:
@@ -66,7 +95,10 @@ def _alias(annotation: object) -> str:
         return str(annotation)
     if all(isinstance(argument, str) for argument in arguments):
         return " or ".join(f"`{argument}`" for argument in arguments)
-    names = ["none" if argument is type(None) else "..." if argument is ... else _type_name(argument) for argument in arguments]
+    names = [
+        "none" if argument is type(None) else "..." if argument is ... else _type_name(argument)
+        for argument in arguments
+    ]
     if origin is dict:
         return f"mapping {names[0]} to {names[1]}"
     if origin is tuple:

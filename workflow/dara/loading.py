@@ -38,7 +38,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path}: the file does not exist") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise ConfigurationError(f"{path}, line {mark.line + 1 if mark else '?'}: not valid YAML: {error.problem}") from None
+        raise ConfigurationError(
+            f"{path}, line {mark.line + 1 if mark else '?'}: not valid YAML: {error.problem}"
+        ) from None
     if content is None:
         return {}
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
@@ -93,7 +95,9 @@ def load_all_presets(root: Path) -> dict[str, Configuration]:
     for path in sorted((root / "config" / "presets").glob("*.yaml")):
         configuration = load_preset(root, path)
         if configuration.preset.preset != path.stem:
-            raise ConfigurationError(f"{path}: preset is {configuration.preset.preset!r}; it must be {path.stem!r}, as the file")
+            raise ConfigurationError(
+                f"{path}: preset is {configuration.preset.preset!r}; it must be {path.stem!r}, as the file"
+            )
         loaded[path.stem] = configuration
     return loaded
 
@@ -122,7 +126,9 @@ def _entry(path: Path, name: str, value: Any, model: type[Model]) -> Any:
 def _experiment(path: Path) -> Experiment:
     experiment = validate(Experiment, read_yaml(path), [path])
     if experiment.experiment != path.stem:
-        raise ConfigurationError(f"{path}: experiment is {experiment.experiment!r}; it must be {path.stem!r}, as the file")
+        raise ConfigurationError(
+            f"{path}: experiment is {experiment.experiment!r}; it must be {path.stem!r}, as the file"
+        )
     return experiment
 
 
@@ -199,7 +205,9 @@ def _check_references(configuration: Configuration, files: list[Path]) -> None:
         for model in matrix.models:
             check_known(f"{where}.models", model, configuration.models, "a model of config/models.yaml")
             if configuration.models[model].task != experiment.task:
-                raise ConfigurationError(f"{where}.models: {model!r} is a model for another task than {experiment.task}")
+                raise ConfigurationError(
+                    f"{where}.models: {model!r} is a model for another task than {experiment.task}"
+                )
         listed = f"{where}.methods" if matrix.methods else f"config/experiments/{name}.yaml: methods"
         for method in configuration.methods_of(experiment, matrix):
             check_known(listed, method, configuration.methods, "a method of config/methods.yaml")
@@ -225,5 +233,6 @@ def _check_outputs(configuration: Configuration) -> None:
                 other = owners.setdefault((kind, output), name)
                 if other != name:
                     raise ConfigurationError(
-                        f"config/experiments/{name}.yaml: {kind}.{output} stands in {other} too; a file name belongs to one experiment"
+                        f"config/experiments/{name}.yaml: {kind}.{output} stands in {other} too; "
+                        "a file name belongs to one experiment"
                     )

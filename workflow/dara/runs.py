@@ -49,7 +49,7 @@ def run_id(spec: RunSpec) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """The runs of a preset: specifications by run id, and the run ids of each experiment, in the order of its matrix."""
+    """The runs of a preset: specifications by run id, and the run ids of each experiment in the matrix's order."""
 
     runs: dict[str, RunSpec]
     experiments: dict[str, list[str]]
@@ -98,9 +98,7 @@ def run_spec(
         rewards=experiment.rewards,
         reward_params={name: value for name, value in settings.reward_params.items() if name in experiment.rewards},
         data=settings.data,
-        model=ModelSpec(
-            name=model, data=settings.data, architecture=entry.architecture, warm_start=entry.warm_start
-        ),
+        model=ModelSpec(name=model, data=settings.data, architecture=entry.architecture, warm_start=entry.warm_start),
         method=method_spec(configuration, method),
         group_size=group_size,
         prompts_per_step=settings.prompts_per_step,
@@ -116,17 +114,30 @@ def run_spec(
 def method_spec(configuration: Configuration, name: str) -> MethodSpec:
     """The method as runs use it; a user's file enters with its checksum, so that an edited function is a new run."""
     entry = configuration.methods[name]
-    checksum = None
-    if entry.function:
-        from dara.methods import source_file  # imports torch, which plans without a user's own method do not need
-
-        checksum = hashlib.sha256(source_file(entry.function, configuration.directory).read_bytes()).hexdigest()
+    checksum = source_checksum(entry.function, configuration.directory) if entry.function else None
     return MethodSpec(name=name, function=entry.function, source_sha256=checksum, params=entry.params)
+
+
+def source_checksum(function: str, directory: Path | None) -> str:
+    """Checksum of the file of a user's own method; a file is relative to `directory`. ValueError if there is none."""
+    from dara.methods import source_file  # imports torch, which plans without a user's own method do not need
+
+    return hashlib.sha256(source_file(function, directory).read_bytes()).hexdigest()
+
+
+def check_source(spec: RunSpec, directory: Path | None) -> None:
+    """ValueError if the user's method was edited after the run was planned."""
+    method = spec.method
+    if method.function and source_checksum(method.function, directory) != method.source_sha256:
+        raise ValueError(
+            f"{method.function} (method {method.name}) was edited after run {run_id(spec)} was planned; "
+            "start the workflow again, which plans a new run for the edited method"
+        )
 
 
 @dataclass(frozen=True)
 class Paths:
-    """Where the files of a preset are. `results`: what the workflow writes; `scratch`: checkpoints and work in progress."""
+    """Where the files of a preset are. `results`: what the workflow writes; `scratch`: checkpoints, unfinished work."""
 
     results: Path
     preset: str

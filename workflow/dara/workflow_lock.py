@@ -42,6 +42,6 @@ def guard_directory(arguments: list[str], state: Path = Path(".snakemake")) -> N
         _held.enter_context(directory_lock(state / "workflow", seconds=0))
     except LockedError as error:
         raise ConfigurationError(
-            f"Another workflow runs in this clone: {error}. `snakemake -n` works beside it; a second clone can run at the same time."
+            f"Another workflow runs in this clone: {error}. `snakemake -n` works beside it, and so does a second clone."
         ) from None
     shutil.rmtree(state / "locks", ignore_errors=True)

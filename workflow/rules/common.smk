@@ -27,5 +27,4 @@ wildcard_constraints:
 
 
 onsuccess:
-    for line in FLOW.summary():
-        print(line, file=sys.stderr)
+    print(FLOW.summary(), file=sys.stderr)

@@ -3,7 +3,6 @@
 The held-out problems are drawn first; no training row and no demonstration of a warm start has one of them.
 """
 
-import hashlib
 import json
 import logging
 import os
@@ -17,6 +16,7 @@ from typing import Any
 from dara.config import DataSpec
 from dara.data import laptop_math, laptop_tools
 from dara.data.tokenizer import build_tokenizer
+from dara.files import sha256, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -47,15 +47,14 @@ def prepare(data: DataSpec, out: Path) -> None:
             _write_json_lines(staging / file, objects)
         build_tokenizer(_texts(data)).save_pretrained(staging / "tokenizer")
         files = sorted(str(path.relative_to(staging)) for path in staging.rglob("*") if path.is_file())
-        checksums = {file: hashlib.sha256((staging / file).read_bytes()).hexdigest() for file in files}
+        checksums = {file: sha256(staging / file) for file in files}
         for file in files:
             (out / file).parent.mkdir(parents=True, exist_ok=True)
             os.replace(staging / file, out / file)
         counts = {file: len(objects) for file, objects in rows.items()}
         content = {"data": data.model_dump(mode="json"), "rows": counts, "sha256": checksums}
-        (staging / "manifest.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        os.replace(staging / "manifest.json", manifest)
-    logger.info("prepared %s: %s", data.source, ", ".join(f"{n} rows in {file}" for file, n in counts.items()))
+        write_atomically(manifest, json.dumps(content, indent=2) + "\n")
+    logger.info("prepared %s: %d prompts, %d held-out cases", data.source, data.train_rows, data.held_out_rows)
 
 
 def source_module(data: DataSpec) -> ModuleType:

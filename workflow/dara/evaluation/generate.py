@@ -14,11 +14,11 @@ from dara.evaluation.records import (
     Case,
     read_responses,
     sha256_of,
-    write_atomically,
     write_responses,
 )
 from dara.evaluation.samplers import SAMPLERS, Sampler
 from dara.evaluation.score import BENCHMARKS, identity_path, responses_path
+from dara.files import write_atomically
 
 logger = logging.getLogger(__name__)
 

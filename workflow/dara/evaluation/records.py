@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import json
 import math
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from dara.files import sha256, write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,20 +119,11 @@ def write_responses(path: Path, cases: Sequence[Case], responses: Sequence[Seque
     write_atomically(path, buffer.getvalue())
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that it is either complete or absent, whatever happens meanwhile."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_bytes(content)
-    partial.replace(path)
-
-
 def sha256_of(paths: Iterable[Path], root: Path) -> dict[str, str]:
     """Checksums (64 hex digits) of files, keyed by their path below `root`."""
     sums = {}
     for path in sorted(paths):
-        with path.open("rb") as stream:
-            sums[path.relative_to(root).as_posix()] = hashlib.file_digest(stream, "sha256").hexdigest()
+        sums[path.relative_to(root).as_posix()] = sha256(path)
     return sums
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dara.config import Sampling
 from dara.evaluation.records import Response
+from dara.libraries import one_thread, quiet
 
 if TYPE_CHECKING:
     import torch
@@ -61,7 +61,7 @@ class TransformersSampler:
         count = max(1, self._batch_size // samples)
         responses: list[list[Response]] = []
         # The seed holds inside only: generate() draws from the global generator, which is put back afterwards.
-        with torch.random.fork_rng(devices=[]), torch.inference_mode(), _one_thread():
+        with torch.random.fork_rng(devices=[]), torch.inference_mode(), one_thread():
             torch.manual_seed(seed)
             for start in range(0, len(prompts), count):
                 flat = self._batch(prompts[start : start + count], samples, sampling)
@@ -117,6 +117,7 @@ class TransformersSampler:
         import torch
         from transformers import AutoModelForCausalLM, GenerationConfig
 
+        quiet()
         model = AutoModelForCausalLM.from_pretrained(self._directory, dtype=torch.float32, local_files_only=True).eval()
         own = model.generation_config.eos_token_id
         # What a checkpoint's own settings say (top_k, penalties) must not fill the gaps of ours.
@@ -140,19 +141,6 @@ class TransformersSampler:
     def _end_tokens(self) -> set[int]:
         # Some models end a turn with a token of their own besides the tokenizer's.
         return {self._tokenizer.eos_token_id} | self._loaded[1]
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """One thread: sums of floats do not depend on how many cores there are, and two runs share two cores."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 SAMPLERS = {"transformers": TransformersSampler}

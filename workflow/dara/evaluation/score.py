@@ -14,8 +14,9 @@ import pandas as pd
 
 from dara.config import Benchmark
 from dara.evaluation import bfcl, math
-from dara.evaluation.records import Case, Metric, Row, read_responses, sha256_of, write_atomically
+from dara.evaluation.records import Case, Metric, Row, read_responses, sha256_of
 from dara.evaluation.sandbox import Outcome, Sandbox, ScorerSpec
+from dara.files import write_atomically
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ never behind the newest checkpoint).
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import json
 import os
@@ -24,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from dara.config import RunSpec
+from dara.files import sha256, write_atomically
 from dara.runs import run_id, spec_sha256
-from dara.training.metrics import all_finite
 
 RESUME_ONLY = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "method_state.pt")
 """What a checkpoint holds to resume from, and only the newest keeps."""
@@ -46,18 +45,6 @@ class RunRecord:
     def steps(self) -> int:
         """Steps recorded so far."""
         return len(self.metrics)
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace `path` by `content`, or leave it as it is: no reader sees a part."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
-
-
-def sha256(path: Path) -> str:
-    """Checksum (64 hex digits) of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def json_bytes(value: object) -> bytes:
@@ -188,8 +175,6 @@ def publish(
     inputs: checksums of what it trained on. libraries: distributions whose versions matter. diverged_at: the step in
     which the run diverged; the files then hold the complete steps before it.
     """
-    if not all(all_finite(line) for line in record.metrics):
-        raise ValueError(f"{directory}/metrics.jsonl holds a value that is not finite")
     out.mkdir(parents=True, exist_ok=True)
     (out / "manifest.json").unlink(missing_ok=True)
     write_atomically(out / "metrics.jsonl", jsonl(record.metrics))

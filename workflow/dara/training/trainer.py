@@ -23,12 +23,12 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
-import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
 from dara.config import RunSpec
+from dara.libraries import quiet
 from dara.methods import Method, Output, load_method
 from dara.rewards import reward_ranges, score
 from dara.training import run_files
@@ -56,7 +56,7 @@ def run_steps(
     rows: the prompts of all steps, in order. directory: of the checkpoints and the other files, of which `record` is
     the content so far. started: time.monotonic() at the start of the process's work.
     """
-    _quiet()
+    quiet()
     torch.set_num_threads(1)  # the models are too small to share among threads; one run a core instead
     method = load_method(spec.method.name, function=spec.method.function, base_dir=methods_dir, **spec.method.params)
     trainer = MultiRewardTrainer(
@@ -377,12 +377,3 @@ def _name_only(name: str) -> Callable[..., list[float]]:
 
     reward.__name__ = name
     return reward
-
-
-def _quiet() -> None:
-    """Only the run's own lines, no bars and notes of the libraries."""
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    datasets.disable_progress_bars()
-    for name in ("trl", "accelerate"):
-        logging.getLogger(name).setLevel(logging.ERROR)

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from dara.config import RunSpec
+from dara.files import sha256
 from dara.locking import directory_lock
-from dara.runs import run_id
+from dara.runs import check_source, run_id
 from dara.training import run_files
 from dara.training.parent import stop_with_parent
 
@@ -36,6 +37,7 @@ def train(
     """
     started = time.monotonic()
     stop_with_parent()
+    check_source(spec, methods_dir)
     directory = scratch / run_id(spec)
     with directory_lock(directory, seconds=LOCK_SECONDS), _logging_into(directory / "train.log"):
         run_files.remove_unfinished(directory)
@@ -79,7 +81,7 @@ def input_checksums(data_dir: Path, model_dir: Path) -> dict[str, str]:
     files = sorted(path for path in model_dir.iterdir() if path.suffix in {".json", ".safetensors", ".jinja"})
     if not any(path.suffix == ".safetensors" for path in files):
         raise ValueError(f"{model_dir} holds no *.safetensors: it is no complete checkpoint of a base model")
-    return {path.name: run_files.sha256(path) for path in [data_dir / "train.jsonl", *files]}
+    return {path.name: sha256(path) for path in [data_dir / "train.jsonl", *files]}
 
 
 @contextmanager

@@ -4,7 +4,6 @@ The loss is on the response and its end token. Batches are not sorted by length:
 half of the accuracy on the math task. Same specification, same weights: everything runs in float32 on one thread.
 """
 
-import hashlib
 import json
 import logging
 import math
@@ -15,7 +14,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import tokenizers
@@ -26,6 +24,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from dara.config import Architecture, DataSpec, ModelSpec, WarmStart
 from dara.data import demonstration_parameters, draw, held_out_problems, source_module
+from dara.files import sha256, write_atomically
+from dara.libraries import one_thread, quiet
 from dara.runs import model_id
 
 logger = logging.getLogger(__name__)
@@ -44,14 +44,17 @@ def warm_start(spec: ModelSpec, data_dir: Path, scratch: Path, manifest: Path) -
     """
     started = time.monotonic()
     _check_data(spec.data, data_dir)
+    quiet()
     tokenizer = PreTrainedTokenizerFast.from_pretrained(data_dir / "tokenizer")
     with one_thread():
         model = build_model(spec.architecture, tokenizer, spec.warm_start.seed)
-        loss = fit(model, demonstration_batches(spec, tokenizer), spec.warm_start, pad=tokenizer.pad_token_id)
+        loss = fit(
+            model, demonstration_batches(spec, tokenizer), spec.warm_start, pad=tokenizer.pad_token_id, name=spec.name
+        )
     directory = scratch / "models" / model_id(spec)
     checksums = _publish(model, tokenizer, directory)
     _write_manifest(manifest, spec, directory, checksums, loss)
-    logger.info("warm start of %s: loss %.3f after %.0f s", spec.name, loss, time.monotonic() - started)
+    logger.info("warm start of %s | done | loss %.3f | %.0f s", spec.name, loss, time.monotonic() - started)
 
 
 def build_model(architecture: Architecture, tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
@@ -97,7 +100,7 @@ def demonstration_batches(spec: ModelSpec, tokenizer: PreTrainedTokenizerFast) -
         yield [(p, [*a, tokenizer.eos_token_id]) for p, a in zip(prompts, answers, strict=True)]
 
 
-def fit(model: LlamaForCausalLM, batches: Iterator[list[Pair]], recipe: WarmStart, *, pad: int) -> float:
+def fit(model: LlamaForCausalLM, batches: Iterator[list[Pair]], recipe: WarmStart, *, pad: int, name: str) -> float:
     """Train `model` in place for `recipe.steps` steps; the last batch's loss in nats a response token.
 
     Raises ValueError as soon as a loss is not finite.
@@ -123,7 +126,9 @@ def fit(model: LlamaForCausalLM, batches: Iterator[list[Pair]], recipe: WarmStar
         optimizer.step()
         if (step + 1) % LOG_EVERY == 0 or step + 1 == recipe.steps:
             left = (time.monotonic() - started) / (step + 1) * (recipe.steps - step - 1)
-            logger.info("warm start step %d/%d: loss %.3f, %.0f s left", step + 1, recipe.steps, value, left)
+            logger.info(
+                "warm start of %s | step %d/%d | loss %.3f | %.0f s left", name, step + 1, recipe.steps, value, left
+            )
     model.eval()
     return value
 
@@ -151,17 +156,6 @@ def response_loss(model: LlamaForCausalLM, batch: list[Pair], pad: int) -> torch
     return F.cross_entropy(model.lm_head(hidden[following]), tokens[:, 1:][following])
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch computes on one thread inside the block: the order of sums, and so the weights, depend on the number."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _check_data(data: DataSpec, data_dir: Path) -> None:
     manifest = data_dir / "manifest.json"
     if not manifest.is_file():
@@ -177,7 +171,7 @@ def _publish(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, direct
         staging = Path(name) / "model"
         model.save_pretrained(staging)
         tokenizer.save_pretrained(staging)
-        checksums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(staging.iterdir())}
+        checksums = {path.name: sha256(path) for path in sorted(staging.iterdir())}
         if directory.exists():
             shutil.rmtree(directory)
         os.replace(staging, directory)
@@ -197,7 +191,4 @@ def _write_manifest(manifest: Path, spec: ModelSpec, directory: Path, checksums:
             "tokenizers": tokenizers.__version__,
         },
     }
-    manifest.parent.mkdir(parents=True, exist_ok=True)
-    temporary = manifest.with_name(f".{manifest.name}.tmp")
-    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, manifest)
+    write_atomically(manifest, json.dumps(content, indent=2) + "\n")
