@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 
 from dara.keys import keys_page
-from dara.loading import ConfigurationError, load_all_presets, load_configuration, load_preset, merge, read_yaml
+from dara.loading import (
+    ConfigurationError,
+    check_method_parameters,
+    load_all_presets,
+    load_configuration,
+    load_preset,
+    merge,
+    read_yaml,
+)
 from dara.methods import available_methods, load_method
 from dara.runs import Paths, check_source, data_id, method_spec, plan_runs, run_id, spec_sha256, use_cached
 
@@ -169,6 +177,13 @@ def test_every_built_in_row_loads_with_its_parameters():
     assert set(available_methods()) == set(configuration.methods)
     for name, entry in configuration.methods.items():
         assert load_method(name, **entry.params) is not None
+
+
+def test_a_misspelt_parameter_of_a_method_is_found_before_anything_runs(root):
+    path = root / "config/methods.yaml"
+    path.write_text(path.read_text().replace("{w_max: 5.0}", "{wmax: 5.0}"))
+    with pytest.raises(ConfigurationError, match=r"methods.yaml: dara_asym: .*wmax.*w_max"):
+        check_method_parameters(load_preset(root, root / "config/presets/laptop.yaml"))
 
 
 def test_a_cached_run_is_used_only_when_its_specification_is_the_same(tmp_path):

@@ -83,6 +83,17 @@ def read_methods(root: Path) -> dict[str, MethodEntry]:
     return _entries(root / "config" / "methods.yaml", MethodEntry)
 
 
+def check_method_parameters(configuration: Configuration) -> None:
+    """Load each method of config/methods.yaml with its parameters; ConfigurationError for the first wrong one."""
+    from dara.methods import load_method  # imports torch: seconds that only the start of a workflow pays
+
+    for name, entry in configuration.methods.items():
+        try:
+            load_method(name, function=entry.function, base_dir=configuration.directory, **entry.params)
+        except ValueError as error:
+            raise ConfigurationError(f"{configuration.directory / 'methods.yaml'}: {name}: {error}") from None
+
+
 def load_preset(root: Path, path: Path) -> Configuration:
     """The configuration of one preset file on top of config/config.yaml, without a command line."""
     files = [root / "config" / "config.yaml", path]

@@ -6,6 +6,7 @@ ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT / "workflow"))
 
 from dara.dag import Workflow, job_environment, user_errors
+from dara.loading import check_method_parameters
 from dara.workflow_lock import guard_directory
 
 job_environment(ROOT)
@@ -13,6 +14,8 @@ with user_errors():
     if workflow.is_main_process:
         guard_directory(sys.argv[1:])
     FLOW = Workflow.load(ROOT, config, workflow.overwrite_configfiles)
+    if workflow.is_main_process:
+        check_method_parameters(FLOW.configuration)
 
 OUT = str(FLOW.paths.root)
 
