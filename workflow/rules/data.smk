@@ -22,5 +22,7 @@ rule data:
         f"{OUT}/logs/data/{{data}}.log",
     benchmark:
         f"{OUT}/benchmarks/data/{{data}}.tsv"
+    params:
+        out=subpath(output[0], parent=True),
     shell:
-        "python -m dara prepare {input} --out $(dirname {output}) 2>&1 | tee {log}"
+        "python -m dara prepare {input} --out {params.out} 2>&1 | tee {log}"

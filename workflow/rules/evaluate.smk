@@ -13,7 +13,7 @@ rule evaluate:
         f"{OUT}/benchmarks/evaluate/{{run}}.{{benchmark}}.tsv"
     params:
         benchmark=lambda wildcards: FLOW.benchmark_json(wildcards.benchmark),
-        out=f"{OUT}/scores/{{run}}",
+        out=subpath(output[0], parent=True),
     shell:
         "python -m dara evaluate {input.manifest} --data {input.data} --benchmark {params.benchmark:q} --out {params.out} 2>&1 | tee {log}"
 
@@ -30,6 +30,6 @@ rule score:
         f"{OUT}/benchmarks/score/{{run}}.{{benchmark}}.tsv"
     params:
         benchmark=lambda wildcards: FLOW.benchmark_json(wildcards.benchmark),
-        out=f"{OUT}/scores/{{run}}",
+        out=subpath(output[0], parent=True),
     shell:
         "python -m dara score --data {input.data} --benchmark {params.benchmark:q} --out {params.out} 2>&1 | tee {log}"
