@@ -5,6 +5,8 @@
 
 PRESET ?= laptop
 PYTHON ?= python3.11
+# Options of pytest, for example -k methods.
+TEST_OPTIONS ?=
 # Options for every pip call, for example the CPU index of PyTorch on a machine where pip would take a CUDA build.
 PIP_OPTIONS ?=
 
@@ -40,7 +42,7 @@ smoke: ## the whole workflow on two methods, one seed and six steps: three minut
 	@$(MAKE) --no-print-directory reproduce PRESET=smoke
 
 test: environment ## every test of the laptop path
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TEST_OPTIONS)
 
 check: environment ## formatting and lint
 	$(BIN)/ruff check workflow tests

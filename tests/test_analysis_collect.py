@@ -46,6 +46,7 @@ def spec_of(method: str, seed: int) -> RunSpec:
     }
     return RunSpec.model_validate(
         {
+            "contract": 1,
             "task": "math",
             "rewards": REWARDS,
             "reward_params": {},

@@ -1,5 +1,6 @@
 """Configuration: every mistake is one sentence with file, key and the right form, before anything runs."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -16,7 +17,17 @@ from dara.loading import (
     read_yaml,
 )
 from dara.methods import available_methods, load_method
-from dara.runs import Paths, check_source, data_id, method_spec, plan_runs, run_id, spec_sha256, use_cached
+from dara.runs import (
+    Paths,
+    canonical_json,
+    check_source,
+    data_id,
+    method_spec,
+    plan_runs,
+    run_id,
+    spec_sha256,
+    use_cached,
+)
 
 ROOT = Path(__file__).parents[1]
 
@@ -202,3 +213,21 @@ def test_a_cached_run_is_used_only_when_its_specification_is_the_same(tmp_path):
 
 def test_the_page_of_keys_has_not_drifted():
     assert (ROOT / "docs/configuration.md").read_text() == keys_page(), "run `make keys`"
+
+
+def test_a_key_that_is_added_later_leaves_identities_as_they_are():
+    """A default is no part of an identity, but the version of the trainer's contract always is."""
+    spec = next(iter(plan_runs(load_preset(ROOT, ROOT / "config/presets/laptop.yaml")).runs.values()))
+    content = json.loads(canonical_json(spec, defaults=False))
+    assert content["contract"] == 1
+    assert "repeat" not in content
+    assert json.loads(canonical_json(spec))["repeat"] == 0
+
+
+def test_a_cached_run_with_keys_of_another_time_is_ignored(tmp_path):
+    run, spec = next(iter(plan_runs(load_preset(ROOT, ROOT / "config/presets/laptop.yaml")).runs.items()))
+    paths = Paths(tmp_path, "laptop", tmp_path / "scratch")
+    paths.cached_run(run).mkdir(parents=True)
+    (paths.cached_run(run) / "manifest.json").write_text("{}")
+    (paths.cached_run(run) / "spec.json").write_text(json.dumps(spec.model_dump(mode="json") | {"old_key": 1}))
+    assert not use_cached(paths, run, spec, "matching")

@@ -1,24 +1,12 @@
 """Rewards of the gold answers of the real data sets, which must be perfect."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 from dara.rewards import math_correctness, numeric_equal, score, tool_format
 
-DATA = Path(__file__).parents[1].parent / "shared" / "data"
 
-
-def rows(name):
-    path = DATA / name
-    if not path.exists():
-        pytest.skip(f"the real rows are not here: ../shared/data/{name}")
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def test_toolrl_gold_answers_are_perfect():
-    gold = [row["reward_model"]["ground_truth"] for row in rows("toolrl_rlla_4k_val80.jsonl")]
+def test_toolrl_gold_answers_are_perfect(real_rows):
+    gold = [row["reward_model"]["ground_truth"] for row in real_rows("toolrl_rlla_4k_val80.jsonl")]
     scores = [
         score("tool_calling", ("correctness", "format"), response=text, reference=text, n_tokens=1, params={})
         for text in gold
@@ -29,8 +17,8 @@ def test_toolrl_gold_answers_are_perfect():
     assert scores == [[3.0 if call else 0.0, 1.0] for call in with_call]
 
 
-def test_toolrl_gold_answers_inside_a_conversation():
-    for row in rows("toolrl_rlla_4k_val80.jsonl"):
+def test_toolrl_gold_answers_inside_a_conversation(real_rows):
+    for row in real_rows("toolrl_rlla_4k_val80.jsonl"):
         gold = row["reward_model"]["ground_truth"]
         turns = [f"<|im_start|>{turn['role']}\n{turn['content']}<|im_end|>\n" for turn in row["prompt"]]
         text = "".join(turns) + f"<|im_start|>assistant\n{gold}<|im_end|>\n"
@@ -38,9 +26,9 @@ def test_toolrl_gold_answers_inside_a_conversation():
         assert value == 1.0
 
 
-def test_toolrl_demonstrations_that_name_the_tag_in_their_thoughts_are_refused_as_references():
+def test_toolrl_demonstrations_that_name_the_tag_in_their_thoughts_are_refused_as_references(real_rows):
     accepted, refused = [], 0
-    for row in rows("toolrl_rlla_sft400.jsonl"):
+    for row in real_rows("toolrl_rlla_sft400.jsonl"):
         gold = row["output"]
         try:
             values = score("tool_calling", ("correctness",), response=gold, reference=gold, n_tokens=1, params={})
@@ -67,8 +55,8 @@ def test_toolrl_demonstrations_that_name_the_tag_in_their_thoughts_are_refused_a
         ("deepscaler_200.jsonl", 200, 122),
     ],
 )
-def test_gold_answers_equal_themselves(name, count, numbers):
-    answers = [row["answer"] for row in rows(name)]
+def test_gold_answers_equal_themselves(name, count, numbers, real_rows):
+    answers = [row["answer"] for row in real_rows(name)]
     boxed = [(f"So it is $\\boxed{{{answer}}}$.", answer) for answer in answers]
     assert len(answers) == count
     assert all(math_correctness(response, answer) == 1.0 for response, answer in boxed)

@@ -67,6 +67,7 @@ def tiny_spec(
     architecture = {"vocabulary": 512, "hidden_size": 32, "layers": 1, "heads": 2, "intermediate_size": 48}
     warm_start = {"steps": 1, "batch_size": 1, "learning_rate": 1.0, "warmup_steps": 0, "betas": [0.9, 0.98]}
     fields = {
+        "contract": 1,
         "task": "math",
         "rewards": ["correctness", "length"],
         "reward_params": {"length": {"limit": 4}},

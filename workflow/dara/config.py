@@ -114,7 +114,7 @@ class MethodSpec(Model):
 class RunSpec(Model):
     """One training: everything that decides its outcome and is known before anything is downloaded."""
 
-    contract: Literal[1] = Field(1, description="version of the trainer's contract")
+    contract: Literal[1] = Field(description="version of the trainer's contract")
     task: Task
     rewards: tuple[str, ...] = Field(min_length=1, description="the K rewards, in order")
     reward_params: dict[str, dict[str, float]] = Field(description="parameters of the rewards, for example a limit")

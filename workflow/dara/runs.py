@@ -7,19 +7,27 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from dara.config import Configuration, DataSpec, Experiment, Matrix, MethodSpec, ModelSpec, RunSpec
 
+CONTRACT = 1
+"""Version of what the trainers do with a specification; raised when the same specification gives other results."""
 
-def canonical_json(spec: BaseModel) -> str:
-    """The specification as JSON in one canonical form: sorted keys, no spaces, every default written out."""
-    return json.dumps(spec.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+
+def canonical_json(spec: BaseModel, *, defaults: bool = True) -> str:
+    """The specification as JSON in one canonical form: sorted keys, no spaces; with every default or none."""
+    content = spec.model_dump(mode="json", exclude_defaults=not defaults)
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
 def spec_sha256(spec: BaseModel) -> str:
-    """Checksum (64 hex digits) of the canonical JSON of a specification: its identity."""
-    return hashlib.sha256(canonical_json(spec).encode()).hexdigest()
+    """Checksum (64 hex digits) of a specification: its identity.
+
+    Values that equal their default are left out, so that a key which is added later, with a default that means what was
+    done before, leaves all identities as they are. So a default never changes its value: a new `contract` does that.
+    """
+    return hashlib.sha256(canonical_json(spec, defaults=False).encode()).hexdigest()
 
 
 def spec_hash(spec: BaseModel) -> str:
@@ -94,6 +102,7 @@ def run_spec(
     settings = configuration.preset.tasks[experiment.task]
     entry = configuration.models[model]
     return RunSpec(
+        contract=CONTRACT,
         task=experiment.task,
         rewards=experiment.rewards,
         reward_params={name: value for name, value in settings.reward_params.items() if name in experiment.rewards},
@@ -193,4 +202,8 @@ def use_cached(paths: Paths, run: str, spec: RunSpec, reuse: str) -> bool:
     cached = paths.cached_run(run)
     if reuse == "none" or not (cached / "manifest.json").is_file() or not (cached / "spec.json").is_file():
         return False
-    return json.loads((cached / "spec.json").read_text()) == spec.model_dump(mode="json")
+    try:
+        made = RunSpec.model_validate_json((cached / "spec.json").read_text(encoding="utf-8"))
+    except ValidationError:  # of another time, with keys that are no longer known
+        return False
+    return spec_sha256(made) == spec_sha256(spec)
