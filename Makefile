@@ -15,6 +15,8 @@ BIN := $(VENV)/bin
 SNAKEMAKE := $(BIN)/snakemake --profile profiles/local
 RESULTS := results/$(PRESET)
 REPORT := $(RESULTS)/snakemake_report.html
+RUNS = $(wildcard $(RESULTS)/runs/*)
+MODELS = $(wildcard $(RESULTS)/models/*)
 
 .DEFAULT_GOAL := environment
 .PHONY: environment help test smoke reproduce report check format keys clean
@@ -59,4 +61,4 @@ keys: environment ## the page of documented configuration keys, from the models
 	$(BIN)/dara keys --out docs/configuration.md
 
 clean: ## remove results and scratch of PRESET (never the cached and published ones)
-	rm -rf results/$(PRESET)
+	rm -rf $(RUNS:$(RESULTS)/runs/%=.scratch/%) $(MODELS:$(RESULTS)/models/%=.scratch/models/%) $(RESULTS)

@@ -99,6 +99,17 @@ def test_a_misspelt_key_names_file_key_and_the_nearest_right_one(root):
         ("presets/laptop.yaml", "tool_main:", "tool_mian:", "'tool_mian' is not an experiment of config/experiments/; did you mean 'tool_main'?"),
         ("presets/laptop.yaml", "[100, 101, 102]", "[100, 101, 100]", "experiments.tool_main.seeds: has an entry twice"),
         ("presets/laptop.yaml", "[100, 101, 102]", "[-1]", "experiments.tool_main.seeds.0: input should be greater than or equal to 0"),
+        ("presets/laptop.yaml", "prompts_per_step: 32", "prompts_per_step: 31", "tasks.tool_calling: prompts_per_step 31 must be a multiple of updates_per_step 2"),
+        ("presets/laptop.yaml", "source: laptop_math", "source: laptop_tools", "tasks.math.data.source is laptop_tools; it must be laptop_math"),
+        ("presets/laptop.yaml", "name: laptop_math", "name: laptop_tools", "tasks.math.benchmark.name is laptop_tools; it must be laptop_math"),
+        ("presets/laptop.yaml", "      length_limit: 23", "", "tasks.math.benchmark: length_limit is missing"),
+        ("experiments/tool_main.yaml", "[grpo, gdpo,", "[gdpo, gdpo,", "config/experiments/tool_main.yaml: methods: has an entry twice"),
+        ("methods.yaml", "grpo: {", "grpo: {function: mine.py:f, ", "config/methods.yaml: grpo: 'mine.py:f': there is no file config/mine.py"),
+        ("methods.yaml", "grpo: {", "my method: {", "config/methods.yaml: 'my method' cannot be a name: it stands in file names"),
+        ("methods.yaml", "grpo: {", "base: {", "config/methods.yaml: 'base' cannot be a name"),
+        ("models.yaml", "tiny-tool:", "Tiny_Tool:", "config/models.yaml: 'Tiny_Tool' cannot be a name"),
+        ("experiments/tool_main.yaml", "tool_runs: runs", "tool_runs: run", "tables.tool_runs: 'run' is not a module of workflow/dara/analysis/tables/; did you mean 'runs'?"),
+        ("experiments/tool_main.yaml", "[0.5, 0.8, 0.9]", "[0.5, 0.5]", "thresholds.format: needs one or more levels, each once"),
         ("presets/laptop.yaml", "[4]", "[1]", "group_sizes.0: input should be greater than or equal to 2"),
         ("presets/laptop.yaml", "length: {limit", "format: {limit", "unknown reward 'format' of task math: its rewards are correctness, length"),
         ("presets/laptop.yaml", "seed: 0", "seed: 0\n      seed: 1", "config/presets/laptop.yaml, line 37: not valid YAML: key 'seed' stands twice"),
@@ -125,6 +136,31 @@ def test_the_command_line_is_named_where_it_is_wrong():
     values = merge(read_yaml(files[0]), read_yaml(files[1])) | {"group_sise": 4}
     with pytest.raises(ConfigurationError, match="group_sise: unknown key"):
         load_configuration(ROOT, values, files)
+
+
+def test_a_preset_that_extends_another_shares_its_runs():
+    presets = load_all_presets(ROOT)
+    laptop, study = plan_runs(presets["laptop"]), plan_runs(presets["laptop-study"])
+    assert set(laptop.runs) < set(study.runs)
+    assert presets["laptop-study"].preset.tasks == presets["laptop"].preset.tasks
+
+
+def test_group_sizes_share_the_responses_of_a_step():
+    plan = plan_runs(load_all_presets(ROOT)["laptop-study"])
+    specs = [plan.runs[run] for run in plan.experiments["group_size"]]
+    assert {(spec.group_size, spec.prompts_per_step) for spec in specs} == {(4, 128), (8, 64), (16, 32), (32, 16)}
+    assert {spec.optimizer.learning_rate for spec in specs} == {1e-4}
+    assert {spec.optimizer.betas for spec in specs} == {(0.9, 0.98)}
+
+
+def test_extending_what_is_not_there_is_explained(root):
+    message = spoil(root, "presets/laptop-study.yaml", "extends: laptop", "extends: labtop")
+    assert "laptop-study.yaml: extends: 'labtop' is not a preset of config/presets/; did you mean 'laptop'?" in message
+
+
+def test_a_mistake_in_an_extended_preset_names_its_file(root):
+    message = spoil(root, "presets/laptop.yaml", "steps: 80", "steps: 0")
+    assert "config/presets/laptop.yaml: tasks.tool_calling.steps" in message
 
 
 def test_identities_do_not_depend_on_the_order_of_keys_and_differ_with_every_setting():

@@ -83,6 +83,39 @@ def test_a_killed_evaluation_goes_on_where_it_was(tmp_path: Path) -> None:
     assert other.calls == 3
 
 
+def test_finished_responses_of_other_settings_are_not_mixed_in_after_a_kill(tmp_path: Path) -> None:
+    """Snakemake deletes the identity, its output, when the settings change; the responses stay."""
+    cases, out = tmp_path / "cases", tmp_path / "scores" / "run"
+    write_cases("laptop_math", cases)
+    checkpoints = write_checkpoints(tmp_path, [10, 20])
+    generate_checkpoints(checkpoints, benchmark("laptop_math"), cases, out, make_sampler=FakeSampler(str.upper))
+    (out / "laptop_math.identity.json").unlink()
+
+    class Dying(FakeSampler):
+        def generate(self, *args: object) -> list:
+            raise Killed
+
+    with pytest.raises(Killed):
+        generate_checkpoints(checkpoints, benchmark("laptop_math", seed=1), cases, out, make_sampler=Dying(str.lower))
+    again = FakeSampler(str.lower)
+    generate_checkpoints(checkpoints, benchmark("laptop_math", seed=1), cases, out, make_sampler=again)
+    assert again.calls == 2
+
+
+def test_a_run_without_a_checkpoint_has_an_identity_and_no_scores(tmp_path: Path) -> None:
+    """It diverged before its first checkpoint, which is an outcome; the workflow goes on."""
+    cases, out = tmp_path / "cases", tmp_path / "scores" / "run"
+    write_cases("laptop_math", cases)
+    spec = benchmark("laptop_math")
+    sampler = FakeSampler(str.upper)
+    generate_checkpoints({}, spec, cases, out, make_sampler=sampler)
+    generate_checkpoints(write_checkpoints(tmp_path, [10]), spec, cases, tmp_path / "other", make_sampler=sampler)
+    empty, other = (json.loads((path / "laptop_math.identity.json").read_text()) for path in (out, tmp_path / "other"))
+    assert empty == {**other, "checkpoints": {}}
+    score_checkpoints(out, [], spec, cases)
+    assert not list(out.glob("step_*"))
+
+
 def test_finished_responses_of_another_identity_are_an_error(tmp_path: Path) -> None:
     cases, out = tmp_path / "cases", tmp_path / "scores" / "run"
     write_cases("laptop_math", cases)

@@ -194,6 +194,7 @@ def test_bad_results_are_errors(function, message):
 def test_built_in_methods_keep_the_contract(name):
     if name.startswith("static"):
         assert check_method(load_method(name, weights=[1, 5])) == []
+        assert check_method(load_method(name, weights=[1, 5, 1, 1])) == []
     else:
         assert check_method(load_method(name)) == []
     if name in ("gdpo_saw", "sa_mrpo"):

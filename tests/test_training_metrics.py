@@ -5,10 +5,12 @@ import dataclasses
 import pytest
 import torch
 
+from dara.analysis.energy import replay
 from dara.methods import load_method
 from dara.training.metrics import ENGINE_METRICS, all_finite, metric_names, step_metrics
 
 NAMES = ("correctness", "format")
+LENGTHS = torch.arange(16).view(4, 4) + 1
 ENGINE = {name: 0.1 * i for i, name in enumerate(ENGINE_METRICS, 1)}
 
 
@@ -21,8 +23,7 @@ def rewards() -> torch.Tensor:
     return rewards
 
 
-def line_of(rewards, method="dara_asym", **changes):
-    lengths = torch.arange(16).view(4, 4) + 1
+def line_of(rewards, method="dara_asym", lengths=LENGTHS, **changes):
     arguments = {"pool_rewards": rewards, "pool_lengths": lengths, "output": load_method(method)(rewards, lengths)}
     return step_metrics(7, NAMES, **{**arguments, "engine": ENGINE, **changes})
 
@@ -70,6 +71,20 @@ def test_symmetric_weights_balance_the_energies(rewards):
     line = line_of(rewards, "dara_sym")
     totals = [sum(line[f"energy_contributed/{name}/{sign}"] for sign in ("pos", "neg")) for name in NAMES]
     assert totals == pytest.approx([12, 12], abs=1e-3)
+
+
+def test_responses_that_are_not_kept_contribute_no_energy():
+    """In the first group both responses are in conflict; only the second group's correctness is left."""
+    rewards = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 0.0]]])
+    line = line_of(rewards, "gd2po_hard", lengths=torch.ones(2, 2, dtype=torch.int64))
+    expected = {"energy/correctness": 1.0, "energy/format": 0.5}
+    expected |= {"energy_contributed/correctness": 0.5, "energy_contributed/format": 0.0}
+    seen = {f"{name}/{sign}": line[f"{name}/{sign}"] for name in expected for sign in ("pos", "neg")}
+    assert seen == pytest.approx(
+        {f"{name}/{sign}": v for name, v in expected.items() for sign in ("pos", "neg")}, abs=1e-5
+    )
+    after, _ = replay(rewards[None].numpy(), load_method("gd2po_hard"))
+    assert after.total[0].tolist() == pytest.approx([1.0, 0.0], abs=1e-5)
 
 
 def test_reward_means_are_those_of_the_pool_before_filtering(rewards):

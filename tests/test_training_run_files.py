@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 import subprocess
 
 import numpy as np
@@ -78,14 +79,17 @@ def test_a_checkpoint_is_complete_with_its_name(tmp_path):
         for name in ("model.safetensors", *run_files.RESUME_ONLY):
             (written / name).write_text(str(step))
         run_files.complete_checkpoint(tmp_path, written, step)
-    for name in ("checkpoint-12", "step_6.tmp", "step_x"):
+    for name in ("checkpoint-12", "step_x"):
         (tmp_path / name).mkdir()
-    (tmp_path / "rewards.npz.tmp").touch()
+    (tmp_path / ".rewards.npz.4711").touch()  # what a killed write_atomically leaves
     assert list(run_files.checkpoints(tmp_path)) == [2, 4]
+    assert run_files.last_resumable(tmp_path) == 4
     assert [path.name for path in (tmp_path / "step_2").iterdir()] == ["model.safetensors"]
     assert len(list((tmp_path / "step_4").iterdir())) == 1 + len(run_files.RESUME_ONLY)
     run_files.remove_unfinished(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_2", "step_4", "step_x"]
+    shutil.rmtree(tmp_path / "step_4")
+    assert run_files.last_resumable(tmp_path) == 0, "step_2 has no optimiser any more"
 
 
 def test_the_manifest_comes_last(tmp_path, monkeypatch):

@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from dara.rewards import check_params, reward_ranges
 
 Task = Literal["tool_calling", "math"]
-Identifier = Annotated[str, Field(pattern=r"^[a-z0-9]+([._-][a-z0-9]+)*$")]
+IDENTIFIER = r"^[a-z0-9]+([._-][a-z0-9]+)*$"
+Identifier = Annotated[str, Field(pattern=IDENTIFIER)]
 Positive = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -138,11 +139,7 @@ class RunSpec(Model):
             raise ValueError(
                 f"data.source is {self.data.source}, but task {self.task} needs {SOURCE_OF_TASK[self.task]}"
             )
-        if self.prompts_per_step % self.optimizer.updates_per_step:
-            raise ValueError(
-                f"prompts_per_step {self.prompts_per_step} must be a multiple of updates_per_step "
-                f"{self.optimizer.updates_per_step}, so that whole groups go to an update"
-            )
+        check_groups(self.prompts_per_step, self.optimizer.updates_per_step)
         return self
 
     @property
@@ -162,6 +159,12 @@ class Benchmark(Model):
     sampler: Literal["transformers"] = Field("transformers", description="what generates")
     length_limit: Positive | None = Field(None, description="math only: a response with more tokens exceeds")
     seconds_per_case: PositiveFloat = Field(10.0, description="time limit of scoring one response")
+
+    @model_validator(mode="after")
+    def _limit(self) -> Benchmark:
+        if self.name == "laptop_math" and self.length_limit is None:
+            raise ValueError("length_limit is missing; the math benchmark needs it, in tokens with the end token")
+        return self
 
 
 class MethodEntry(Model):
@@ -197,12 +200,20 @@ class Experiment(Model):
     tables: dict[Identifier, str] = Field(description="file name -> module in dara/analysis/tables/")
     figures: dict[Identifier, str] = Field(description="file name -> module in dara/analysis/figures/")
 
+    @field_validator("methods")
+    @classmethod
+    def _no_repeats(cls, value: tuple | str) -> tuple | str:
+        return without_repeats(value)
+
     @model_validator(mode="after")
     def _consistent(self) -> Experiment:
         check_rewards(self.task, self.rewards, {})
         for where, name in [("sparse_reward", self.sparse_reward), *(("thresholds", key) for key in self.thresholds)]:
             if name not in self.rewards:
                 raise ValueError(f"{where}: {name!r} is not one of the experiment's rewards {list(self.rewards)}")
+        for reward, levels in self.thresholds.items():
+            if not levels or len(set(levels)) != len(levels):
+                raise ValueError(f"thresholds.{reward}: needs one or more levels, each once (given: {list(levels)})")
         return self
 
 
@@ -218,6 +229,11 @@ class TaskSettings(Model):
     optimizer: Optimizer
     benchmark: Benchmark
 
+    @model_validator(mode="after")
+    def _consistent(self) -> TaskSettings:
+        check_groups(self.prompts_per_step, self.optimizer.updates_per_step)
+        return self
+
 
 class Matrix(Model):
     """The runs of an experiment at the scale of a preset: the product of these lists."""
@@ -226,19 +242,29 @@ class Matrix(Model):
     methods: tuple[str, ...] | Literal["all"] | None = Field(None, description="instead of the experiment's own list")
     seeds: tuple[Seed, ...] = Field(min_length=1, description="training seeds")
     group_sizes: tuple[Annotated[int, Field(ge=2)], ...] = Field(min_length=1, description="responses a prompt")
+    responses_per_step: Positive | None = Field(
+        None, description="instead of the task's prompts_per_step: every group size has as many responses a step"
+    )
+    learning_rate: PositiveFloat | None = Field(None, description="instead of the task's, for larger batches")
 
-    @field_validator("models", "seeds", "group_sizes")
+    @model_validator(mode="after")
+    def _whole_groups(self) -> Matrix:
+        for group_size in self.group_sizes:
+            if self.responses_per_step and self.responses_per_step % group_size:
+                raise ValueError(f"responses_per_step {self.responses_per_step} must be a multiple of {group_size}")
+        return self
+
+    @field_validator("models", "methods", "seeds", "group_sizes")
     @classmethod
-    def _no_repeats(cls, value: tuple) -> tuple:
-        if len(set(value)) != len(value):
-            raise ValueError(f"has an entry twice: {list(value)}")
-        return value
+    def _no_repeats(cls, value: tuple | str | None) -> tuple | str | None:
+        return without_repeats(value)
 
 
 class Preset(Model):
     """The whole configuration of a workflow: config/config.yaml with a preset of config/presets/ on top."""
 
     preset: Identifier = Field(description="name of the preset; results are written to results/<preset>/")
+    extends: Identifier | None = Field(None, description="a preset whose settings this one changes or adds to")
     reuse: Literal["matching", "only", "none"] = Field(
         description="matching: take cached runs of the same identity, train others; only: never train; none: train all"
     )
@@ -249,9 +275,13 @@ class Preset(Model):
     experiments: dict[Identifier, Matrix] = Field(min_length=1, description="the experiments and their runs")
 
     @model_validator(mode="after")
-    def _rewards(self) -> Preset:
+    def _tasks(self) -> Preset:
         for task, settings in self.tasks.items():
             check_rewards(task, (), settings.reward_params)
+            source = SOURCE_OF_TASK[task]
+            for key, name in (("data.source", settings.data.source), ("benchmark.name", settings.benchmark.name)):
+                if name != source:
+                    raise ValueError(f"tasks.{task}.{key} is {name}; it must be {source}")
         return self
 
 
@@ -269,6 +299,22 @@ class Configuration:
         """The methods of an experiment: the preset's list where it has one, else the experiment's."""
         chosen = experiment.methods if matrix.methods is None else matrix.methods
         return tuple(self.methods) if chosen == "all" else chosen
+
+
+def without_repeats(value: tuple | str | None) -> tuple | str | None:
+    """The value; ValueError for a list with an entry twice."""
+    if isinstance(value, tuple) and len(set(value)) != len(value):
+        raise ValueError(f"has an entry twice: {list(value)}")
+    return value
+
+
+def check_groups(prompts_per_step: int, updates_per_step: int) -> None:
+    """Raise ValueError unless whole groups go to each update of a step."""
+    if prompts_per_step % updates_per_step:
+        raise ValueError(
+            f"prompts_per_step {prompts_per_step} must be a multiple of updates_per_step {updates_per_step}, "
+            "so that whole groups go to an update"
+        )
 
 
 def check_rewards(task: str, rewards: tuple[str, ...], params: dict[str, dict[str, float]]) -> None:

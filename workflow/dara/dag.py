@@ -166,6 +166,16 @@ class Workflow:
         _, module = self.owner_of(kind, output)
         return os.path.relpath(self.root / "workflow/dara/analysis" / kind / f"{module}.py")
 
+    def settings_of(self, kind: str, output: str) -> list[str]:
+        """The configuration files that a table or figure is made from, so that an edit (a label) makes it again."""
+        experiment, _ = self.owner_of(kind, output)
+        return [*self._experiment_files(experiment.experiment), os.path.relpath(self.root / "config/methods.yaml")]
+
+    @property
+    def thresholds(self) -> list[str]:
+        """The files that name the thresholds, so that another one is analysed."""
+        return self._experiment_files(*self.configuration.preset.experiments)
+
     def summary(self) -> str:
         """Where the results are, for the end of a workflow."""
         preset, runs = self.configuration.preset.preset, len(self.plan.runs)
@@ -175,6 +185,9 @@ class Workflow:
         if run in self.bases:
             return next(spec for spec in self.plan.runs.values() if base_id(spec.model) == run)
         return self.plan.runs[run]
+
+    def _experiment_files(self, *names: str) -> list[str]:
+        return [os.path.relpath(self.root / f"config/experiments/{name}.yaml") for name in names]
 
     def _cached_base(self, base: str) -> bool:
         """A base model's scores are taken from the cache where all runs that start from it are."""

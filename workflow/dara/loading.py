@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from dara.config import Configuration, Experiment, MethodEntry, Model, ModelEntry, Preset
+from dara.config import IDENTIFIER, Configuration, Experiment, MethodEntry, Model, ModelEntry, Preset
+
+RESERVED = ("all", "base")
+"""What no method or model is called: the word for every method, and the base model's row in tables."""
 
 
 class ConfigurationError(ValueError):
@@ -69,6 +73,7 @@ def load_configuration(root: Path, values: dict[str, Any], files: list[Path]) ->
         ConfigurationError: a file, a key or a reference is wrong.
     """
     directory = root / "config"
+    values, files = extended(directory, values, files)
     methods = read_methods(root)
     models = _entries(directory / "models.yaml", ModelEntry)
     experiments = {path.stem: _experiment(path) for path in sorted((directory / "experiments").glob("*.yaml"))}
@@ -103,7 +108,8 @@ def load_preset(root: Path, path: Path) -> Configuration:
 def load_all_presets(root: Path) -> dict[str, Configuration]:
     """Check every preset; a mistake in one that is not used now is found now."""
     loaded = {}
-    for path in sorted((root / "config" / "presets").glob("*.yaml")):
+    paths = (root / "config" / "presets").glob("*.yaml")
+    for path in sorted(paths, key=lambda path: ("extends" in read_yaml(path), path)):  # a mistake in its own file first
         configuration = load_preset(root, path)
         if configuration.preset.preset != path.stem:
             raise ConfigurationError(
@@ -111,6 +117,20 @@ def load_all_presets(root: Path) -> dict[str, Configuration]:
             )
         loaded[path.stem] = configuration
     return loaded
+
+
+def extended(directory: Path, values: dict[str, Any], files: list[Path]) -> tuple[dict[str, Any], list[Path]]:
+    """`values` on top of the preset that they extend, and the files that both came from. One level deep."""
+    name = values.get("extends")
+    if name is None:
+        return values, files
+    known = [path.stem for path in sorted((directory / "presets").glob("*.yaml"))]
+    check_known(f"{_origin(('extends',), files)}: extends", str(name), known, "a preset of config/presets/")
+    path = directory / "presets" / f"{name}.yaml"
+    base = read_yaml(path)
+    if "extends" in base:
+        raise ConfigurationError(f"{path}: extends: a preset that others extend must not extend one itself")
+    return merge(base, values), [path, *files]
 
 
 def validate(model: type[Model], values: dict[str, Any], files: list[Path]) -> Any:
@@ -127,6 +147,11 @@ def _entries(path: Path, model: type[Model]) -> dict[str, Any]:
 
 
 def _entry(path: Path, name: str, value: Any, model: type[Model]) -> Any:
+    if not re.match(IDENTIFIER, name) or name in RESERVED:
+        raise ConfigurationError(
+            f"{path}: {name!r} cannot be a name: it stands in file names, so it consists of small letters and digits, "
+            f"with single . _ or - between them, and is none of {', '.join(RESERVED)}; for example my_method"
+        )
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -222,7 +247,21 @@ def _check_references(configuration: Configuration, files: list[Path]) -> None:
         listed = f"{where}.methods" if matrix.methods else f"config/experiments/{name}.yaml: methods"
         for method in configuration.methods_of(experiment, matrix):
             check_known(listed, method, configuration.methods, "a method of config/methods.yaml")
+            _check_source(configuration, method)
     _check_outputs(configuration)
+
+
+def _check_source(configuration: Configuration, method: str) -> None:
+    """ConfigurationError if the file of a user's own method is not there."""
+    function = configuration.methods[method].function
+    if function is None:
+        return
+    from dara.methods import source_file  # imports torch, which plans without a user's own method do not need
+
+    try:
+        source_file(function, configuration.directory)
+    except ValueError as error:
+        raise ConfigurationError(f"{configuration.directory / 'methods.yaml'}: {method}: {error}") from None
 
 
 def check_known(where: str, name: str, known: Any, what: str) -> None:
@@ -240,10 +279,10 @@ def _check_outputs(configuration: Configuration) -> None:
     for name in configuration.preset.experiments:
         experiment = configuration.experiments[name]
         for kind in ("tables", "figures"):
-            for output in getattr(experiment, kind):
+            modules = [path.stem for path in (Path(__file__).parent / "analysis" / kind).glob("[a-z]*.py")]
+            for output, module in getattr(experiment, kind).items():
+                where = f"config/experiments/{name}.yaml: {kind}.{output}"
+                check_known(where, module, sorted(modules), f"a module of workflow/dara/analysis/{kind}/")
                 other = owners.setdefault((kind, output), name)
                 if other != name:
-                    raise ConfigurationError(
-                        f"config/experiments/{name}.yaml: {kind}.{output} stands in {other} too; "
-                        "a file name belongs to one experiment"
-                    )
+                    raise ConfigurationError(f"{where} stands in {other} too; a file name belongs to one experiment")

@@ -87,7 +87,7 @@ def plan_runs(configuration: Configuration) -> Plan:
 
 def _expand(configuration: Configuration, experiment: Experiment, matrix: Matrix) -> list[RunSpec]:
     return [
-        run_spec(configuration, experiment, model, method, group_size, seed)
+        run_spec(configuration, experiment, matrix, model=model, method=method, group_size=group_size, seed=seed)
         for model in matrix.models
         for group_size in matrix.group_sizes
         for method in configuration.methods_of(experiment, matrix)
@@ -96,10 +96,20 @@ def _expand(configuration: Configuration, experiment: Experiment, matrix: Matrix
 
 
 def run_spec(
-    configuration: Configuration, experiment: Experiment, model: str, method: str, group_size: int, seed: int
+    configuration: Configuration,
+    experiment: Experiment,
+    matrix: Matrix,
+    *,
+    model: str,
+    method: str,
+    group_size: int,
+    seed: int,
 ) -> RunSpec:
     """The specification of one cell of an experiment's matrix."""
     settings = configuration.preset.tasks[experiment.task]
+    optimizer = settings.optimizer
+    if matrix.learning_rate is not None:
+        optimizer = optimizer.model_copy(update={"learning_rate": matrix.learning_rate})
     entry = configuration.models[model]
     return RunSpec(
         contract=CONTRACT,
@@ -110,11 +120,11 @@ def run_spec(
         model=ModelSpec(name=model, data=settings.data, architecture=entry.architecture, warm_start=entry.warm_start),
         method=method_spec(configuration, method),
         group_size=group_size,
-        prompts_per_step=settings.prompts_per_step,
+        prompts_per_step=(matrix.responses_per_step or settings.prompts_per_step * group_size) // group_size,
         steps=settings.steps,
         checkpoint_every=settings.checkpoint_every,
         sampling=settings.sampling,
-        optimizer=settings.optimizer,
+        optimizer=optimizer,
         engine=configuration.preset.engine,
         seed=seed,
     )

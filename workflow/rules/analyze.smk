@@ -30,6 +30,7 @@ rule collect:
 rule analyse:
     input:
         configuration=f"{OUT}/configuration.json",
+        thresholds=FLOW.thresholds,
         runs=rules.collect.output,
         scores=[FLOW.score_file(run) for run in FLOW.evaluated],
     output:

@@ -5,6 +5,7 @@ rule table:
     input:
         configuration=f"{OUT}/configuration.json",
         frames=[f"{OUT}/data/{frame}.csv" for frame in FLOW.frames],
+        settings=lambda wildcards: FLOW.settings_of("tables", wildcards.table),
         code=lambda wildcards: FLOW.code_of("tables", wildcards.table),
     output:
         report(
@@ -26,6 +27,7 @@ rule figure:
     input:
         configuration=f"{OUT}/configuration.json",
         frames=[f"{OUT}/data/{frame}.csv" for frame in FLOW.frames],
+        settings=lambda wildcards: FLOW.settings_of("figures", wildcards.figure),
         code=lambda wildcards: FLOW.code_of("figures", wildcards.figure),
     output:
         report(

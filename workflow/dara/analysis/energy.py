@@ -97,7 +97,8 @@ def replay(
         ranges: smallest and largest value of each reward, for a method that needs them.
 
     Returns:
-        Energies of the contributions, arrays (steps, K), and the weights (steps, K), 1 where the method has none.
+        Energies of the contributions of kept responses, arrays (steps, K), and the weights (steps, K), 1 where the
+        method has none.
     """
     import torch  # here, because reading frames and drawing must not pay the seconds that its import takes
 
@@ -105,7 +106,7 @@ def replay(
     for step, batch in enumerate(rewards):
         tokens = None if lengths is None else torch.tensor(lengths[step])
         out = method(torch.tensor(batch), lengths=tokens, ranges=ranges)
-        contributed = energies(out.contributed.numpy())
+        contributed = energies(np.where(out.keep[..., None], out.contributed, 0.0))
         positive.append(contributed.positive)
         negative.append(contributed.negative)
         weights.append(out.weights.numpy())

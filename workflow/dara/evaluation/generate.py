@@ -37,7 +37,8 @@ def generate_checkpoints(
     each checkpoint's weights. Complete files of the same identity stay: a killed process goes on where it was.
 
     Args:
-        checkpoints: step -> directory of a Hugging Face checkpoint with its tokenizer (step 0: the base model).
+        checkpoints: step -> directory of a Hugging Face checkpoint with its tokenizer (step 0: the base model); none
+            of a run that diverged before its first.
         cases_dir: directory of the benchmark's cases.
         make_sampler: (checkpoint directory, batch size) -> sampler; by default the one that the benchmark names.
 
@@ -50,7 +51,9 @@ def generate_checkpoints(
     cases = module.load_cases(benchmark.name, cases_dir)
     prompts = [module.prompt(case) for case in cases]
     samplers = {step: make_sampler(checkpoints[step], benchmark.batch_size) for step in sorted(checkpoints)}
-    identity = _identity(benchmark, cases_dir, checkpoints, samplers)
+    # A run that diverged before its first checkpoint has nothing to generate, but an identity like the others.
+    sampler = next(iter(samplers.values()), None) or make_sampler(out_dir, benchmark.batch_size)
+    identity = _identity(benchmark, cases_dir, checkpoints, sampler)
     usable = _begin(out_dir, benchmark.name, identity)
     started, made = time.monotonic(), 0
     for position, (step, sampler) in enumerate(samplers.items(), 1):
@@ -68,8 +71,6 @@ def generate_checkpoints(
 
 
 def _check_present(checkpoints: Mapping[int, Path], out_dir: Path) -> None:
-    if not checkpoints:
-        raise ValueError(f"{out_dir}: no checkpoint to evaluate; name at least one step")
     for step, directory in sorted(checkpoints.items()):
         if not any(directory.glob("*.safetensors")):
             raise ValueError(
@@ -89,7 +90,7 @@ def _remake_command(out_dir: Path) -> str:
 
 
 def _identity(
-    benchmark: Benchmark, cases_dir: Path, checkpoints: Mapping[int, Path], samplers: Mapping[int, Sampler]
+    benchmark: Benchmark, cases_dir: Path, checkpoints: Mapping[int, Path], sampler: Sampler
 ) -> dict[str, Any]:
     """What makes the responses, in values of JSON; how they are scored is no part of it."""
     files = BENCHMARKS[benchmark.name].case_files(benchmark.name, cases_dir)
@@ -100,7 +101,7 @@ def _identity(
         "samples": benchmark.samples,
         "sampling": benchmark.sampling.model_dump(mode="json"),
         "seed": benchmark.seed,
-        "sampler": next(iter(samplers.values())).identity,
+        "sampler": sampler.identity,
         "cases": sha256_of(files, cases_dir),
         "checkpoints": {str(step): weights[step] for step in sorted(weights)},
     }
@@ -109,7 +110,8 @@ def _identity(
 def _begin(out_dir: Path, name: str, identity: dict[str, Any]) -> bool:
     """Put down what the responses are going to be. Returns whether responses that are already there are the same.
 
-    Responses without an identity, or of unfinished work of another, are made again.
+    Responses without an identity, or of unfinished work of another, are deleted: once this identity stands there,
+    nothing tells them from ours.
     """
     final, work = identity_path(out_dir, name), _work_path(out_dir, name)
     same = False
@@ -124,6 +126,9 @@ def _begin(out_dir: Path, name: str, identity: dict[str, Any]) -> bool:
         same = True
     elif work.is_file():
         same = json.loads(work.read_text("utf-8")) == identity
+    if not same:
+        for path in out_dir.glob(f"step_*/{name}.jsonl.gz"):
+            path.unlink()
     write_atomically(work, (json.dumps(identity, indent=2, sort_keys=True) + "\n").encode())
     return same
 

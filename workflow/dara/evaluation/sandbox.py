@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -27,7 +27,6 @@ from typing import IO, Any, Literal
 logger = logging.getLogger(__name__)
 
 Scores = dict[str, int]
-Scorer = Callable[[dict[str, Any]], Iterator[Scores]]
 
 BATCH_ITEMS = 64
 BATCH_CHARACTERS = 4_000_000

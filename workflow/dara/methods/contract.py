@@ -89,7 +89,7 @@ def _reward_counts(method: Method) -> list[int]:
 
 def _case(method: Method, groups: int, responses: int, n_rewards: int) -> Case:
     """Rewards within the method's bounds: most groups vary, the last reward is constant in the last group."""
-    low = torch.tensor(method.params.get("mins") or [-1.0, 0.0, 0.0][:n_rewards], dtype=torch.float64)
+    low = torch.tensor(method.params.get("mins") or [-1.0] + [0.0] * (n_rewards - 1), dtype=torch.float64)
     high = torch.tensor(method.params.get("maxs") or (low + 1).tolist(), dtype=torch.float64)
     generator = torch.Generator().manual_seed(1)
     shape = (groups, responses, n_rewards)

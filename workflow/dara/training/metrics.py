@@ -39,7 +39,8 @@ def step_metrics(
     step: 1-based number of the rollout batch. names: the K rewards. pool_rewards (P, G, K) and pool_lengths (P, G): the
     whole rollout pool, before any group is filtered; lengths in tokens, end token included. output: what the method
     made of the B groups it was handed. engine: ENGINE_METRICS, exactly. filtered: `filter/*`, where a filter is on.
-    Standard deviations have divisor n - 1. An energy is the sum of squares over all responses.
+    Standard deviations have divisor n - 1. An energy is the sum of squares over all responses; that of the
+    contributions leaves out those that the method does not keep.
 
     Raises ValueError where shapes or names do not fit, or where a name would be written twice.
     """
@@ -52,8 +53,9 @@ def step_metrics(
         line[f"density/{name}"] = output.density[k].item()
         line[f"active_groups/{name}"] = round(output.density[k].item() * groups)
         line[f"weight/{name}"] = output.weights[k].item()
-        for energy, values in {"energy": output.z, "energy_contributed": output.contributed}.items():
-            positive, negative = energies(values[..., k : k + 1])
+        parts = {"energy": (output.z, None), "energy_contributed": (output.contributed, output.keep)}
+        for energy, (values, keep) in parts.items():
+            positive, negative = energies(values[..., k : k + 1], keep)
             line[f"{energy}/{name}/pos"], line[f"{energy}/{name}/neg"] = positive.item(), negative.item()
     line |= {"advantage/mean": output.advantages.mean().item(), "advantage/std": output.advantages.std().item()}
     line |= {"groups": groups, "group_size": group_size}

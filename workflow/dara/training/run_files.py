@@ -86,9 +86,19 @@ def _is_checkpoint(path: Path) -> bool:
     return path.is_dir() and path.name.removeprefix("step_").isdecimal()
 
 
+def last_resumable(directory: Path) -> int:
+    """The newest step that can be resumed from, 0 without one.
+
+    A checkpoint that was not the newest once has lost what resuming needs, and without it TRL would silently begin at
+    its step 1 with these weights.
+    """
+    complete = checkpoints(directory).items()
+    return max((step for step, path in complete if (path / "trainer_state.json").is_file()), default=0)
+
+
 def remove_unfinished(directory: Path) -> None:
-    """Delete what an interrupted process left half-written: checkpoints without their final name, temporary files."""
-    for path in [*directory.glob("checkpoint-*"), *directory.glob("*.tmp")]:
+    """Delete what an interrupted process left half-written: checkpoints without their final name, partial files."""
+    for path in [*directory.glob("checkpoint-*"), *directory.glob(".*.[0-9]*")]:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 

@@ -43,7 +43,7 @@ def train(
         run_files.remove_unfinished(directory)
         inputs = input_checksums(data_dir, model_dir)
         run_files.check_inputs(directory, inputs)
-        done = max(run_files.checkpoints(directory), default=0)
+        done = run_files.last_resumable(directory)
         record = run_files.load(directory, done)
         diverged_at = None
         if done < spec.steps:
