@@ -18,7 +18,6 @@ from dara.loading import (
 )
 from dara.methods import available_methods, load_method
 from dara.runs import (
-    Paths,
     canonical_json,
     check_source,
     data_id,
@@ -26,7 +25,6 @@ from dara.runs import (
     plan_runs,
     run_id,
     spec_sha256,
-    use_cached,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -233,20 +231,6 @@ def test_a_misspelt_parameter_of_a_method_is_found_before_anything_runs(root):
         check_method_parameters(load_preset(root, root / "config/presets/laptop.yaml"))
 
 
-def test_a_cached_run_is_used_only_when_its_specification_is_the_same(tmp_path):
-    plan = plan_runs(load_preset(ROOT, ROOT / "config/presets/laptop.yaml"))
-    run, spec = next(iter(plan.runs.items()))
-    paths = Paths(tmp_path, "laptop", tmp_path / "scratch")
-    cached = paths.cached_run(run)
-    cached.mkdir(parents=True)
-    (cached / "spec.json").write_text(spec.model_dump_json())
-    assert not use_cached(paths, run, spec, "matching")  # no manifest: not complete
-    (cached / "manifest.json").write_text("{}")
-    assert use_cached(paths, run, spec, "matching")
-    assert not use_cached(paths, run, spec, "none")
-    assert not use_cached(paths, run, spec.model_copy(update={"steps": 81}), "matching")
-
-
 def test_the_page_of_keys_has_not_drifted():
     assert (ROOT / "docs/configuration.md").read_text() == keys_page(), "run `make keys`"
 
@@ -258,12 +242,3 @@ def test_a_key_that_is_added_later_leaves_identities_as_they_are():
     assert content["contract"] == 1
     assert "repeat" not in content
     assert json.loads(canonical_json(spec))["repeat"] == 0
-
-
-def test_a_cached_run_with_keys_of_another_time_is_ignored(tmp_path):
-    run, spec = next(iter(plan_runs(load_preset(ROOT, ROOT / "config/presets/laptop.yaml")).runs.items()))
-    paths = Paths(tmp_path, "laptop", tmp_path / "scratch")
-    paths.cached_run(run).mkdir(parents=True)
-    (paths.cached_run(run) / "manifest.json").write_text("{}")
-    (paths.cached_run(run) / "spec.json").write_text(json.dumps(spec.model_dump(mode="json") | {"old_key": 1}))
-    assert not use_cached(paths, run, spec, "matching")

@@ -139,6 +139,22 @@ def analyse(arguments: argparse.Namespace) -> None:
     )
 
 
+def cache(arguments: argparse.Namespace) -> None:
+    """Keep every finished and scored run of a preset in results/cached/, to be committed."""
+    from dara.cache import store
+
+    flow = _workflow(arguments)
+    kept = 0
+    for name in flow.evaluated:
+        run = flow.paths.run(name) if name in flow.plan.runs else None
+        benchmark = flow.benchmark_of(name)
+        scored = flow.paths.scores(name) / f"{benchmark.name}.scored.json"
+        if scored.is_file() and (run is None or (run / "manifest.json").is_file()):
+            store(run, flow.paths.scores(name), benchmark, arguments.into / name)
+            kept += 1
+    print(f"{kept} of {len(flow.evaluated)} runs and base models are in {arguments.into}")
+
+
 def table(arguments: argparse.Namespace) -> None:
     """Build one table as Markdown, LaTeX and CSV."""
     from dara.analysis.tables import TABLES, render_table
@@ -244,6 +260,7 @@ def _parser() -> argparse.ArgumentParser:
     verb(score, data, benchmark, out)
     verb(collect, configuration)
     verb(analyse, configuration)
+    verb(cache, configuration, ("--into", Path, "results/cached of the clone that is committed"))
     verb(table, ("output", str, "file name of the table in config/experiments/"), configuration)
     verb(figure, ("output", str, "file name of the figure in config/experiments/"), configuration)
     return parser

@@ -11,9 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dara import cache
 from dara.config import Benchmark, Configuration, Experiment, RunSpec
 from dara.loading import ConfigurationError, load_all_presets, load_configuration
-from dara.runs import Paths, Plan, base_id, canonical_json, data_id, model_id, plan_runs, use_cached
+from dara.runs import Paths, Plan, base_id, canonical_json, data_id, model_id, plan_runs
 
 RUN_FILES = ("metrics.jsonl", "rewards.npz", "samples.jsonl.gz", "timings.json", "manifest.json")
 FRAMES = ("runs", "training_curves", "checkpoint_scores", "crossings", "energies")
@@ -63,7 +64,25 @@ class Workflow:
     @cached_property
     def cached(self) -> set[str]:
         """Ids of the runs that are taken from results/cached/."""
-        return {run for run, spec in self.plan.runs.items() if use_cached(self.paths, run, spec, self.reuse)}
+        if self.reuse == "none":
+            return set()
+        return {
+            run
+            for run, spec in self.plan.runs.items()
+            if cache.holds_run(self.paths.cached_run(run), spec, self.benchmark_of(run))
+        }
+
+    @cached_property
+    def cached_bases(self) -> set[str]:
+        """Ids of the base models whose scores are taken from there: all runs that start from them are."""
+        children = {base: set() for base in self.bases}
+        for run, spec in self.plan.runs.items():
+            children[base_id(spec.model)].add(run)
+        return {
+            base
+            for base, runs in children.items()
+            if runs <= self.cached and cache.holds_scores(self.paths.cached_run(base), self.benchmark_of(base))
+        }
 
     @cached_property
     def bases(self) -> dict[str, str]:
@@ -90,7 +109,7 @@ class Workflow:
 
     def score_directory(self, run: str) -> Path:
         """Where the scores of a run or a base model are."""
-        in_cache = run in self.cached or (run in self.bases and self._cached_base(run))
+        in_cache = run in self.cached or run in self.cached_bases
         return self.paths.cached_run(run) / "scores" if in_cache else self.paths.scores(run)
 
     def score_file(self, run: str) -> str:
@@ -188,11 +207,6 @@ class Workflow:
 
     def _experiment_files(self, *names: str) -> list[str]:
         return [os.path.relpath(self.root / f"config/experiments/{name}.yaml") for name in names]
-
-    def _cached_base(self, base: str) -> bool:
-        """A base model's scores are taken from the cache where all runs that start from it are."""
-        children = {run for run, spec in self.plan.runs.items() if base_id(spec.model) == base}
-        return self.paths.cached_run(base).is_dir() and children <= self.cached
 
     def _check_cached_only(self, presets: dict[str, Configuration]) -> None:
         """With `reuse: only` a run that is not cached is an error that names it."""

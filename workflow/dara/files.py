@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
 import os
 from pathlib import Path
 
@@ -13,6 +15,22 @@ def write_atomically(path: Path, content: bytes | str) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
     os.replace(partial, path)
+
+
+def read_text(path: Path) -> str:
+    """The text of `path`, or of `<path>.gz` where only that is there. FileNotFoundError if neither is."""
+    compressed = path.with_name(f"{path.name}.gz")
+    if not path.is_file() and compressed.is_file():
+        return gzip.decompress(compressed.read_bytes()).decode("utf-8")
+    return path.read_text(encoding="utf-8")
+
+
+def gzipped(content: bytes) -> bytes:
+    """`content` compressed; no file name and no time in the header, so equal contents are equal files."""
+    buffer = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=buffer, mtime=0) as stream:
+        stream.write(content)
+    return buffer.getvalue()
 
 
 def sha256(path: Path) -> str:

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from dara.config import Configuration, DataSpec, Experiment, Matrix, MethodSpec, ModelSpec, RunSpec
 
@@ -205,15 +205,3 @@ class Paths:
     def scores(self, run: str) -> Path:
         """Responses and scores of a run's checkpoints, or of a base model."""
         return self.root / "scores" / run
-
-
-def use_cached(paths: Paths, run: str, spec: RunSpec, reuse: str) -> bool:
-    """Whether the cached run may stand for this one: allowed by `reuse`, complete, and of the same identity."""
-    cached = paths.cached_run(run)
-    if reuse == "none" or not (cached / "manifest.json").is_file() or not (cached / "spec.json").is_file():
-        return False
-    try:
-        made = RunSpec.model_validate_json((cached / "spec.json").read_text(encoding="utf-8"))
-    except ValidationError:  # of another time, with keys that are no longer known
-        return False
-    return spec_sha256(made) == spec_sha256(spec)

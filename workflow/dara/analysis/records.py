@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from dara.config import RunSpec
+from dara.files import read_text
 from dara.runs import run_id, spec_sha256
 
 SCHEMA = 1
@@ -155,6 +156,6 @@ def read_json(path: Path) -> Any:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text(path)
     except FileNotFoundError:
         raise RecordError(f"{path}: the file does not exist") from None

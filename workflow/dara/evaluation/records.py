@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dara.files import sha256, write_atomically
+from dara.files import gzipped, sha256, write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,11 +111,7 @@ def write_responses(path: Path, cases: Sequence[Case], responses: Sequence[Seque
         for sample, answer in enumerate(answers):
             row = {"case": case.id, "sample": sample, "response": answer.text, "n_tokens": answer.n_tokens}
             lines.append(json.dumps({**row, "finished": answer.finished}) + "\n")
-    buffer = io.BytesIO()
-    # No file name and no time in the header: the same responses are the same file.
-    with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=buffer, mtime=0) as stream:
-        stream.write("".join(lines).encode("utf-8"))
-    write_atomically(path, buffer.getvalue())
+    write_atomically(path, gzipped("".join(lines).encode("utf-8")))
 
 
 def sha256_of(paths: Iterable[Path], root: Path) -> dict[str, str]:

@@ -16,7 +16,7 @@ from dara.config import Benchmark
 from dara.evaluation import bfcl, math
 from dara.evaluation.records import Case, Metric, Row, read_responses, sha256_of
 from dara.evaluation.sandbox import Outcome, Sandbox, ScorerSpec
-from dara.files import write_atomically
+from dara.files import read_text, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -68,9 +68,11 @@ def read_scores(path: Path, benchmark: str) -> pd.DataFrame:
     Raises:
         ValueError: the file is missing, or its columns are others.
     """
-    if not path.is_file():
-        raise ValueError(f"{path}: the file does not exist; responses are scored before they are analysed")
-    frame = pd.read_csv(path, dtype={"case": str, "category": str, "outcome": str}, keep_default_na=False)
+    try:
+        text = read_text(path)
+    except FileNotFoundError:
+        raise ValueError(f"{path}: the file does not exist; responses are scored before they are analysed") from None
+    frame = pd.read_csv(io.StringIO(text), dtype={"case": str, "category": str, "outcome": str}, keep_default_na=False)
     columns = list(BENCHMARKS[benchmark].COLUMNS)
     if list(frame.columns) != columns or frame.empty:
         raise ValueError(

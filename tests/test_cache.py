@@ -1,0 +1,135 @@
+"""Cached results: taken when identity and evaluation are the same, ignored with a message otherwise, never mixed in."""
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dara.cache import holds_run, holds_scores, store
+from dara.config import Benchmark, RunSpec
+from dara.dag import Workflow
+from dara.files import read_text
+from dara.loading import ConfigurationError, merge, read_yaml
+from dara.runs import canonical_json
+
+ROOT = Path(__file__).parents[1]
+
+
+def workflow(root: Path, results: Path, reuse: str) -> Workflow:
+    """The smoke preset of a copied configuration, with results elsewhere."""
+    files = [root / "config/config.yaml", root / "config/presets/smoke.yaml"]
+    values = merge(read_yaml(files[0]), read_yaml(files[1])) | {"results": str(results), "reuse": reuse}
+    return Workflow.load(root, values, files[1:])
+
+
+def finish(flow: Workflow, name: str, spec: RunSpec | None, benchmark: Benchmark) -> None:
+    """The files that a finished run, or a base model, leaves behind."""
+    if spec is not None:
+        run = flow.paths.run(name)
+        run.mkdir(parents=True)
+        (run / "spec.json").write_text(canonical_json(spec))
+        (run / "metrics.jsonl").write_text('{"step": 1}\n')
+        (run / "manifest.json").write_text("{}")
+    scores = flow.paths.scores(name)
+    (scores / "step_3").mkdir(parents=True)
+    (scores / "step_3" / f"{benchmark.name}.csv").write_text("case\n1\n")
+    (scores / f"{benchmark.name}.scored.json").write_text("{}")
+    (scores / ".unfinished.json").write_text("{}")
+
+
+@pytest.fixture
+def cached(tmp_path) -> Path:
+    """A results directory whose cache holds all runs and base models of the smoke preset."""
+    flow = workflow(ROOT, tmp_path / "results", "none")
+    for name in flow.evaluated:
+        benchmark = flow.benchmark_of(name)
+        spec = flow.plan.runs.get(name)
+        finish(flow, name, spec, benchmark)
+        store(flow.paths.run(name) if spec else None, flow.paths.scores(name), benchmark, flow.paths.cached_run(name))
+    shutil.rmtree(flow.paths.root)
+    return tmp_path / "results"
+
+
+def test_only_takes_everything_from_the_cache(cached):
+    flow = workflow(ROOT, cached, "only")
+    assert flow.cached == set(flow.plan.runs)
+    assert flow.cached_bases == set(flow.bases)
+    assert all(Path(flow.run_file(run, "manifest.json")).is_file() for run in flow.plan.runs)
+    assert all(Path(flow.score_file(run)).is_file() for run in flow.evaluated)
+
+
+def test_none_takes_nothing(cached):
+    flow = workflow(ROOT, cached, "none")
+    assert flow.cached == set()
+    assert flow.cached_bases == set()
+
+
+def test_text_is_small_and_is_read_in_both_forms(cached):
+    flow = workflow(ROOT, cached, "only")
+    directory = flow.run_directory(next(iter(flow.plan.runs)))
+    assert not (directory / "metrics.jsonl").exists()
+    assert gzip.decompress((directory / "metrics.jsonl.gz").read_bytes()) == b'{"step": 1}\n'
+    assert read_text(directory / "metrics.jsonl") == '{"step": 1}\n'
+    assert not list(directory.rglob(".unfinished*"))
+    with pytest.raises(FileNotFoundError):
+        read_text(directory / "nothing.csv")
+
+
+def test_the_same_results_are_the_same_bytes(cached, tmp_path):
+    flow = workflow(ROOT, cached, "only")
+    name = next(iter(flow.plan.runs))
+    again = workflow(ROOT, tmp_path / "again", "none")
+    finish(again, name, again.plan.runs[name], again.benchmark_of(name))
+    store(again.paths.run(name), again.paths.scores(name), again.benchmark_of(name), again.paths.cached_run(name))
+    first, second = flow.paths.cached_run(name), again.paths.cached_run(name)
+    files = sorted(path.relative_to(first) for path in first.rglob("*") if path.is_file())
+    assert files == sorted(path.relative_to(second) for path in second.rglob("*") if path.is_file())
+    assert all((first / file).read_bytes() == (second / file).read_bytes() for file in files)
+
+
+def test_another_specification_is_ignored_with_a_message(cached, caplog):
+    flow = workflow(ROOT, cached, "matching")
+    name, spec = next(iter(flow.plan.runs.items()))
+    directory, benchmark = flow.paths.cached_run(name), flow.benchmark_of(name)
+    assert holds_run(directory, spec, benchmark)
+    assert not holds_run(directory, spec.model_copy(update={"steps": 81}), benchmark)
+    assert f"{directory} is ignored: it is incomplete, or its specification is another" in caplog.text
+    (directory / "manifest.json").unlink()
+    assert not holds_run(directory, spec, benchmark)
+
+
+def test_keys_of_another_time_are_ignored_with_a_message(cached, caplog):
+    flow = workflow(ROOT, cached, "matching")
+    name, spec = next(iter(flow.plan.runs.items()))
+    path = flow.paths.cached_run(name) / "spec.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"old_key": 1}))
+    assert not holds_run(flow.paths.cached_run(name), spec, flow.benchmark_of(name))
+    assert "its spec.json is not the specification of a run" in caplog.text
+
+
+def test_scores_of_another_evaluation_are_not_taken(cached, caplog):
+    flow = workflow(ROOT, cached, "matching")
+    name, spec = next(iter(flow.plan.runs.items()))
+    other = flow.benchmark_of(name).model_copy(update={"samples": 16})
+    assert not holds_run(flow.paths.cached_run(name), spec, other)
+    assert not holds_scores(flow.paths.cached_run(next(iter(flow.bases))), other)
+    assert "other settings of the benchmark" in caplog.text
+
+
+def test_a_base_model_is_scored_again_when_one_of_its_runs_is_trained(cached):
+    flow = workflow(ROOT, cached, "matching")
+    lost = flow.plan.experiments["tool_main"][0]
+    shutil.rmtree(flow.paths.cached_run(lost))
+    again = workflow(ROOT, cached, "matching")
+    assert again.cached == set(again.plan.runs) - {lost}
+    assert len(again.cached_bases) == 1
+
+
+def test_only_names_what_is_missing(cached):
+    flow = workflow(ROOT, cached, "only")
+    lost = flow.plan.experiments["math_main"][0]
+    shutil.rmtree(flow.paths.cached_run(lost))
+    with pytest.raises(ConfigurationError, match=rf"1 of 4 runs of preset smoke are not in .*{lost}.*make reproduce"):
+        workflow(ROOT, cached, "only")

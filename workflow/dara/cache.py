@@ -1,0 +1,77 @@
+"""Results that are kept in git: finished runs with their scores, small enough to commit, found by their identity.
+
+Text is gzipped (`dara.files.read_text` reads both forms); checkpoints are not kept. `benchmark.json` says how the
+scores were made, so that other settings of the evaluation do not take them.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from dara.config import Benchmark, RunSpec
+from dara.files import gzipped, write_atomically
+from dara.runs import canonical_json, spec_sha256
+
+log = logging.getLogger(__name__)
+
+GZIPPED = (".jsonl", ".csv")
+
+
+def store(run: Path | None, scores: Path, benchmark: Benchmark, cached: Path) -> None:
+    """Keep a finished run (none for a base model) and its scores in `cached`, which appears complete or not at all.
+
+    Args:
+        run: directory of the published files of the run.
+        scores: directory of its responses and scores.
+        benchmark: the settings that the scores were made with.
+        cached: `results/cached/<run_id>`; an older copy is replaced.
+    """
+    staging = cached.with_name(f".{cached.name}.partial")
+    shutil.rmtree(staging, ignore_errors=True)
+    if run is not None:
+        _copy(run, staging)
+    _copy(scores, staging / "scores")
+    write_atomically(staging / "benchmark.json", canonical_json(benchmark) + "\n")
+    shutil.rmtree(cached, ignore_errors=True)
+    staging.replace(cached)
+
+
+def holds_run(cached: Path, spec: RunSpec, benchmark: Benchmark) -> bool:
+    """Whether `cached` is complete, of this identity, and scored as `benchmark` says; a misfit is logged."""
+    if not cached.is_dir():
+        return False
+    try:
+        made = RunSpec.model_validate_json((cached / "spec.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValidationError):
+        log.warning("%s is ignored: its spec.json is not the specification of a run", cached)
+        return False
+    if spec_sha256(made) != spec_sha256(spec) or not (cached / "manifest.json").is_file():
+        log.warning("%s is ignored: it is incomplete, or its specification is another", cached)
+        return False
+    return holds_scores(cached, benchmark)
+
+
+def holds_scores(cached: Path, benchmark: Benchmark) -> bool:
+    """Whether `cached` has scores that were made as `benchmark` says; a misfit is logged."""
+    if not cached.is_dir():
+        return False
+    path = cached / "benchmark.json"
+    if not path.is_file() or path.read_text(encoding="utf-8").strip() != canonical_json(benchmark):
+        log.warning("%s is ignored: its scores were made with other settings of the benchmark", cached)
+        return False
+    return (cached / "scores" / f"{benchmark.name}.scored.json").is_file()
+
+
+def _copy(source: Path, target: Path) -> None:
+    for path in sorted(source.rglob("*")):
+        if path.is_dir() or path.name.startswith("."):
+            continue
+        copy = target / path.relative_to(source)
+        if path.suffix in GZIPPED:
+            write_atomically(copy.with_name(f"{copy.name}.gz"), gzipped(path.read_bytes()))
+        else:
+            write_atomically(copy, path.read_bytes())
