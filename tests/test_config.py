@@ -106,7 +106,7 @@ def test_a_misspelt_key_names_file_key_and_the_nearest_right_one(root):
         ("methods.yaml", "grpo: {", "my method: {", "config/methods.yaml: 'my method' cannot be a name: it stands in file names"),
         ("methods.yaml", "grpo: {", "base: {", "config/methods.yaml: 'base' cannot be a name"),
         ("models.yaml", "tiny-tool:", "Tiny_Tool:", "config/models.yaml: 'Tiny_Tool' cannot be a name"),
-        ("experiments/tool_main.yaml", "tool_runs: runs", "tool_runs: run", "tables.tool_runs: 'run' is not a module of workflow/dara/analysis/tables/; did you mean 'runs'?"),
+        ("experiments/tool_main.yaml", "  runs: runs", "  runs: run", "tables.runs: 'run' is not a module of workflow/dara/analysis/tables/; did you mean 'runs'?"),
         ("experiments/tool_main.yaml", "[0.5, 0.8, 0.9]", "[0.5, 0.5]", "thresholds.format: needs one or more levels, each once"),
         ("presets/laptop.yaml", "[4]", "[1]", "group_sizes.0: input should be greater than or equal to 2"),
         ("presets/laptop.yaml", "length: {limit", "format: {limit", "unknown reward 'format' of task math: its rewards are correctness, length"),
@@ -122,7 +122,7 @@ def test_a_misspelt_key_names_file_key_and_the_nearest_right_one(root):
         ("experiments/tool_main.yaml", "[grpo, gdpo,", "[grpo, gdppo,", "config/experiments/tool_main.yaml: methods: 'gdppo' is not a method of config/methods.yaml; did you mean 'gdpo'?"),
         ("experiments/tool_main.yaml", "sparse_reward: format", "sparse_reward: length", "sparse_reward: 'length' is not one of the experiment's rewards"),
         ("experiments/tool_main.yaml", "[0.5, 0.8, 0.9]", "[0.5, 80]", "thresholds.format.1: input should be less than or equal to 1 (given: 80)"),
-        ("experiments/math_main.yaml", "math_runs: runs", "tool_runs: runs", "tables.tool_runs stands in tool_main too"),
+        ("experiments/math_main.yaml", "math_runs: runs", "runs: runs", "tables.runs stands in tool_main too"),
     ],
 )  # fmt: skip
 def test_mistakes_are_explained(root, file, old, new, expected):

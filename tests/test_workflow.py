@@ -72,12 +72,12 @@ def test_every_run_is_trained_evaluated_and_drawn(smoke):
         assert len(list((smoke / f"results/smoke/scores/{run}").glob("step_*/*.csv"))) == 2
     assert len(list((smoke / "results/smoke/scores").glob("base-*/step_0/*.csv"))) == 2
     for name in ("learning", "crossing", "energy", "checkpoints"):
-        for task in ("tool", "math"):
-            assert (smoke / f"results/smoke/figures/{task}_{name}.png").stat().st_size > 5000
-            assert (smoke / f"results/smoke/figures/{task}_{name}.svg").stat().st_size > 5000
+        for task in ("", "math_"):
+            assert (smoke / f"results/smoke/figures/{task}{name}.png").stat().st_size > 5000
+            assert (smoke / f"results/smoke/figures/{task}{name}.svg").stat().st_size > 5000
     for name in ("crossings", "final_scores", "runs"):
-        for task in ("tool", "math"):
-            table = (smoke / f"results/smoke/tables/{task}_{name}.md").read_text()
+        for task in ("", "math_"):
+            table = (smoke / f"results/smoke/tables/{task}{name}.md").read_text()
             assert "DARA-Sym" in table
             assert "GDPO" in table
 
@@ -93,7 +93,7 @@ def test_the_report_has_every_figure_and_table(smoke):
     done = snakemake(smoke, *SMOKE, "--report", str(report))
     assert done.returncode == 0, done.stdout[-4000:]
     html = report.read_text(encoding="utf-8")
-    for name in ("tool_learning", "math_crossing", "tool_crossings", "math_final_scores"):
+    for name in ("learning", "math_crossing", "crossings", "math_final_scores"):
         assert name in html
     assert "Figures" in html
     assert "Tables" in html
@@ -117,7 +117,7 @@ def test_an_edited_threshold_or_label_makes_tables_and_figures_again(smoke, tmp_
     again = snakemake(clone, *SMOKE)
     assert again.returncode == 0, again.stdout[-4000:]
     assert "rule train:" not in again.stdout
-    table = (clone / "results/smoke/tables/tool_crossings.md").read_text()
+    table = (clone / "results/smoke/tables/crossings.md").read_text()
     assert "| 0.25 |" in table
     assert "| 0.8 |" not in table
     edit(clone / "config/methods.yaml", "label: DARA-Sym", "label: Renamed")

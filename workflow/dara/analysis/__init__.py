@@ -7,6 +7,7 @@ from dara.analysis.collect import analyse, collect
 from dara.analysis.crossing import Crossing, first_crossing, stable_crossing
 from dara.analysis.curves import check_steps, series_of
 from dara.analysis.frames import FRAMES, FrameError, read_frame, write_frame
+from dara.analysis.hierarchical import hierarchical_interval, metric_differences
 from dara.analysis.intervals import (
     Interval,
     bootstrap_interval,
@@ -15,27 +16,56 @@ from dara.analysis.intervals import (
     t_interval,
     wilson_interval,
 )
+from dara.analysis.paired import PairedDifference, paired_crossings, paired_scores
 from dara.analysis.records import RecordError
+from dara.analysis.speed_up import SpeedUp, speed_up
 from dara.analysis.summary import median, median_curve, quartiles, summarise_seeds
+from dara.analysis.survival import (
+    CrossingTimes,
+    LogRank,
+    Survival,
+    crossing_times,
+    kaplan_meier,
+    log_rank,
+    median_step,
+    median_text,
+    restricted_mean,
+)
 
 __all__ = [
     "FRAMES",
     "Crossing",
+    "CrossingTimes",
     "FrameError",
     "Interval",
+    "LogRank",
+    "PairedDifference",
     "RecordError",
+    "SpeedUp",
+    "Survival",
     "analyse",
     "bootstrap_interval",
     "bootstrap_intervals",
     "check_steps",
     "collect",
+    "crossing_times",
     "first_crossing",
+    "hierarchical_interval",
+    "kaplan_meier",
     "keyed_generator",
+    "log_rank",
     "median",
     "median_curve",
+    "median_step",
+    "median_text",
+    "metric_differences",
+    "paired_crossings",
+    "paired_scores",
     "quartiles",
     "read_frame",
+    "restricted_mean",
     "series_of",
+    "speed_up",
     "stable_crossing",
     "summarise_seeds",
     "t_interval",

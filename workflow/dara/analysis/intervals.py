@@ -29,7 +29,7 @@ class Interval:
     low: float
     high: float
     n: int
-    kind: Literal["bootstrap", "t", "wilson"]
+    kind: Literal["bootstrap", "t", "wilson", "hierarchical bootstrap"]
     degenerate: bool = False
 
 
@@ -111,9 +111,9 @@ def bootstrap_intervals(
     for group in np.unique(groups):
         rows = terms[groups == group]
         constant &= (rows == rows[0]).all(axis=0)
-        sums += _resampled_sums(rows, resamples, rng)
+        sums += resampled_sums(rows, resamples, rng)
     sums.sort(axis=0)
-    low, high = sums[_rank((1 - level) / 2, resamples)], sums[_rank((1 + level) / 2, resamples)]
+    low, high = sums[percentile_rank((1 - level) / 2, resamples)], sums[percentile_rank((1 + level) / 2, resamples)]
     intervals: list[Interval | None] = []
     for m, n in enumerate((weights > 0).sum(axis=0)):
         point = math.fsum(terms[:, m])
@@ -122,7 +122,7 @@ def bootstrap_intervals(
     return intervals
 
 
-def _resampled_sums(rows: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
+def resampled_sums(rows: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
     """Sums (resamples, M) of n rows drawn with replacement from `rows` (n, M)."""
     n = len(rows)
     drawn = rng.integers(n, size=(resamples, n))
@@ -132,7 +132,7 @@ def _resampled_sums(rows: np.ndarray, resamples: int, rng: np.random.Generator) 
     return np.einsum("rn,nm->rm", counts, rows)
 
 
-def _rank(quantile: float, resamples: int) -> int:
+def percentile_rank(quantile: float, resamples: int) -> int:
     """Position in the sorted resamples: int(q R), the paper's rule. The small term undoes (1 - .95) / 2 < .025."""
     return min(int(quantile * resamples + 1e-9), resamples - 1)
 
