@@ -8,18 +8,19 @@ min_version("9.27")
 report: "workflow/report/workflow.rst"
 
 
-configfile: "config/config.yaml"
+configfile: f"{workflow.basedir}/config/config.yaml"
 
 
 # A profile or --configfile chooses the preset; without either it is the laptop's.
 if "preset" not in config:
 
-    configfile: "config/presets/laptop.yaml"
+    configfile: f"{workflow.basedir}/config/presets/laptop.yaml"
 
 
 include: "workflow/rules/common.smk"
 include: "workflow/rules/analyze.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/published.smk"
 
 
 # With `reuse: only` nothing can be trained or evaluated, because the rules for it are not there.
@@ -33,8 +34,12 @@ if FLOW.reuse != "only":
 rule all:
     default_target: True
     input:
+        rules.collect.output,
+        rules.analyse.output,
         rules.tables.input,
         rules.figures.input,
+        [FLOW.run_file(run, "manifest.json") for run in FLOW.plan.runs],
+        [FLOW.score_file(run) for run in FLOW.evaluated],
     localrule: True
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 
 from dara.analysis.crossing import first_crossing, stable_crossing
 from dara.analysis.frames import rows_to_frame
+from dara.analysis.view_runs import RunsView
 from dara.config import Experiment, MethodEntry
 
 METHODS = {
@@ -70,6 +71,13 @@ def experiment(
         tables={},
         figures={},
     )
+
+
+def view(
+    frames: dict[str, pd.DataFrame], asked: Experiment | None = None, methods: dict[str, MethodEntry] = METHODS
+) -> RunsView:
+    """The view of made-up frames, of the tool-calling experiment unless another is asked for."""
+    return RunsView(frames, asked or experiment(), methods, "laptop")
 
 
 def simulate(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dara.dag import Workflow
 from dara.keys import keys_page
 from dara.loading import (
     ConfigurationError,
@@ -111,6 +112,14 @@ def test_a_misspelt_key_names_file_key_and_the_nearest_right_one(root):
         ("presets/laptop.yaml", "[4]", "[1]", "group_sizes.0: input should be greater than or equal to 2"),
         ("presets/laptop.yaml", "length: {limit", "format: {limit", "unknown reward 'format' of task math: its rewards are correctness, length"),
         ("presets/laptop.yaml", "seed: 0", "seed: 0\n      seed: 1", "config/presets/laptop.yaml, line 37: not valid YAML: key 'seed' stands twice"),
+        ("presets/laptop.yaml", "length_limit: 23", "length_limit: 30", "tasks.math.benchmark.length_limit is 30, but the length reward's limit is 23"),
+        ("presets/laptop.yaml", "limit: 23}", "limit: -23}", "limit of a length reward must be a number >= 0, got -23"),
+        ("presets/laptop.yaml", "train_rows: 4096", "train_rows: 8", "data.train_rows 8 is less than the 32 prompts of a step"),
+        ("presets/smoke.yaml", "methods: [gdpo, dara_sym]", "methods: []", "experiments.tool_main.methods"),
+        ("methods.yaml", '"#2ca02c"', '"#7F7F7F"', "config/methods.yaml: gdpo.color: '#7F7F7F' is that of grpo already"),
+        ("methods.yaml", "label: GDPO,", "label: GRPO,", "config/methods.yaml: gdpo.label: 'GRPO' is that of grpo already"),
+        ("methods.yaml", "grpo: {", "[grpo]: {", "config/methods.yaml, line 8: not valid YAML: a key is a list or a mapping"),
+        ("experiments/math_main.yaml", "math_runs: runs", "math-runs: runs", "tables.math-runs"),
         ("presets/laptop.yaml", "preset: laptop", "preset: desktop", "it must be 'laptop', as the file"),
         ("presets/laptop.yaml", "preset: laptop", "preset: [", "not valid YAML"),
         ("presets/smoke.yaml", "engine: trl", "engine: tlr", "config/presets/smoke.yaml: engine: input should be 'trl' (given: 'tlr')"),
@@ -129,11 +138,27 @@ def test_mistakes_are_explained(root, file, old, new, expected):
     assert expected in spoil(root, file, old, new)
 
 
+def test_a_combination_of_settings_that_makes_no_run_is_one_sentence(root):
+    path = root / "config/presets/laptop-groups.yaml"
+    path.write_text(path.read_text().replace("responses_per_step: 512", "responses_per_step: 96"))
+    values = merge(read_yaml(root / "config/config.yaml"), read_yaml(path))
+    with pytest.raises(ConfigurationError, match="preset laptop-groups: prompts_per_step 3 must be a multiple of"):
+        Workflow.load(root, values, [path])
+
+
 def test_the_command_line_is_named_where_it_is_wrong():
     files = [ROOT / "config/config.yaml", ROOT / "config/presets/laptop.yaml"]
-    values = merge(read_yaml(files[0]), read_yaml(files[1])) | {"group_sise": 4}
-    with pytest.raises(ConfigurationError, match="group_sise: unknown key"):
-        load_configuration(ROOT, values, files)
+    values = merge(read_yaml(files[0]), read_yaml(files[1]))
+    with pytest.raises(ConfigurationError, match="--config on the command line: group_sise: unknown key"):
+        load_configuration(ROOT, values | {"group_sise": 4}, files)
+    with pytest.raises(ConfigurationError, match="--config on the command line: reuse: input should be"):
+        load_configuration(ROOT, values | {"reuse": "sometimes"}, files)
+
+
+def test_a_file_that_is_no_text_is_named(root):
+    (root / "config/models.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigurationError, match=r"models\.yaml: not UTF-8 text"):
+        load_all_presets(root)
 
 
 def test_a_preset_that_extends_another_shares_its_runs():
@@ -144,7 +169,7 @@ def test_a_preset_that_extends_another_shares_its_runs():
 
 
 def test_group_sizes_share_the_responses_of_a_step():
-    plan = plan_runs(load_all_presets(ROOT)["laptop-study"])
+    plan = plan_runs(load_all_presets(ROOT)["laptop-groups"])
     specs = [plan.runs[run] for run in plan.experiments["group_size"]]
     assert {(spec.group_size, spec.prompts_per_step) for spec in specs} == {(4, 128), (8, 64), (16, 32), (32, 16)}
     assert {spec.optimizer.learning_rate for spec in specs} == {1e-4}
@@ -215,6 +240,13 @@ def test_methods_all_lists_every_row(root):
     plan = plan_runs(load_preset(root, root / "config/presets/laptop.yaml"))
     methods = {plan.runs[run].method.name for run in plan.experiments["tool_main"]}
     assert methods == set(available_methods())
+
+
+def test_fixed_weights_must_fit_the_rewards_of_an_experiment(root):
+    path = root / "config/methods.yaml"
+    path.write_text(path.read_text().replace("{weights: [1.0, 5.0]}", "{weights: [1.0, 5.0, 1.0]}", 1))
+    with pytest.raises(ConfigurationError, match=r"methods.yaml: static_asym: .*weights"):
+        check_method_parameters(load_preset(root, root / "config/presets/laptop-study.yaml"))
 
 
 def test_every_built_in_row_loads_with_its_parameters():

@@ -15,10 +15,12 @@ from matplotlib.colors import to_hex
 
 from dara.analysis.figures import FIGURES, render_figure
 from dara.analysis.figures.energy_shares import parts_by_sign
-from dara.analysis.figures.look import LINESTYLES, look_of, quartiles_by_step
-from synthetic import COMPARED, METHODS, experiment, simulate
+from dara.analysis.figures.look import LINESTYLES, look_of
+from dara.analysis.view_runs import curve_over_runs
+from synthetic import COMPARED, METHODS, experiment, simulate, view
 
 PAIR = ("gdpo", "dara_sym")
+NAMES = ("learning_curves", "crossing_strip", "energy_shares", "checkpoint_curves")
 
 
 def texts(figure) -> list[str]:
@@ -51,11 +53,11 @@ def tool():
     return simulate(missing=(("dara_asym", 102),), diverged={("grpo", 101): 23})
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_same_figure_has_the_same_bytes(name, tool, tmp_path):
-    first = render_figure(FIGURES[name].draw(tool, experiment(), METHODS), tmp_path / "a" / "tool.main")
+    first = render_figure(FIGURES[name].draw(view(tool, experiment())), tmp_path / "a" / "tool.main")
     shuffled = {key: frame.sample(frac=1, random_state=3) for key, frame in tool.items()}
-    second = render_figure(FIGURES[name].draw(shuffled, experiment(), METHODS), tmp_path / "b" / "tool.main")
+    second = render_figure(FIGURES[name].draw(view(shuffled, experiment())), tmp_path / "b" / "tool.main")
     assert [path.name for path in first] == ["tool.main.png", "tool.main.svg"]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert first[0].read_bytes().startswith(b"\x89PNG")
@@ -63,53 +65,53 @@ def test_the_same_figure_has_the_same_bytes(name, tool, tmp_path):
     assert b"<dc:date>" not in first[1].read_bytes()
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("task", ["tool_calling", "math"])
 def test_one_seed_of_six_steps_is_drawn_without_warnings(name, task, tmp_path):
     frames = simulate(task, steps=6, seeds=(100,), methods=PAIR)
-    figure = FIGURES[name].draw(frames, experiment(task, PAIR), METHODS)
+    figure = FIGURES[name].draw(view(frames, experiment(task, PAIR)))
     for path in render_figure(figure, tmp_path / name):
         assert path.stat().st_size > 5000
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", NAMES)
 def test_each_model_and_group_size_has_its_own_panels(name, tool):
     frames = simulate(methods=PAIR, seeds=(100, 101), steps=40, settings=(("small", 4), ("large", 8)))
-    one = FIGURES[name].draw(tool, experiment(), METHODS)
-    two = FIGURES[name].draw(frames, experiment(methods=PAIR), METHODS)
+    one = FIGURES[name].draw(view(tool, experiment()))
+    two = FIGURES[name].draw(view(frames, experiment(methods=PAIR)))
     assert len(two.axes) == 2 * len(one.axes)
     assert any("small, G=4" in text for text in texts(two))
     assert any("large, G=8" in text for text in texts(two))
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_method_without_runs_shows_as_missing(name):
     frames = simulate(seeds=(100, 101), steps=40, missing=(("grpo", 100), ("grpo", 101), ("gdpo", 101)))
-    found = texts(FIGURES[name].draw(frames, experiment(), METHODS))
+    found = texts(FIGURES[name].draw(view(frames, experiment())))
     assert "GRPO (no runs)" in found
     assert "GDPO (1 of 2 runs)" in found
     assert "DARA-Sym" in found
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_empty_selection_is_an_error(name, tool):
     with pytest.raises(ValueError, match=r"experiment other: .*`runs` has no run.*tool_main"):
-        FIGURES[name].draw(tool, experiment(name="other"), METHODS)
+        FIGURES[name].draw(view(tool, experiment(name="other")))
     gone = simulate(seeds=(100,), steps=6, methods=PAIR, missing=(("gdpo", 100), ("dara_sym", 100)))
     with pytest.raises(ValueError, match=r"experiment tool_main: no .* 0 finished of 2 planned runs"):
-        FIGURES[name].draw(gone, experiment(methods=PAIR), METHODS)
+        FIGURES[name].draw(view(gone, experiment(methods=PAIR)))
 
 
 def test_an_unknown_method_is_an_error(tool):
     known = {name: METHODS[name] for name in ("grpo", "gdpo", "dara_sym")}
     with pytest.raises(ValueError, match="method 'dara_asym' has no row in the methods"):
-        FIGURES["learning_curves"].draw(tool, experiment(), known)
+        FIGURES["learning_curves"].draw(view(tool, experiment(), known))
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", NAMES)
 def test_no_text_is_small_and_none_leaves_the_figure(name, tool, tmp_path):
     for frames, asked in ((tool, experiment()), (simulate("math"), experiment("math"))):
-        figure = FIGURES[name].draw(frames, asked, METHODS)
+        figure = FIGURES[name].draw(view(frames, asked))
         render_figure(figure, tmp_path / name)
         FigureCanvasAgg(figure).draw()
         assert figure.get_figwidth() == 7.0
@@ -125,9 +127,9 @@ def test_no_text_is_small_and_none_leaves_the_figure(name, tool, tmp_path):
                 assert box.y1 <= height + 1, text.get_text()
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", NAMES)
 def test_labels_do_not_overlap_and_the_legend_is_outside(name, tool, tmp_path):
-    figure = FIGURES[name].draw(tool, experiment(), METHODS)
+    figure = FIGURES[name].draw(view(tool, experiment()))
     render_figure(figure, tmp_path / name)
     FigureCanvasAgg(figure).draw()
     boxes = []
@@ -143,9 +145,9 @@ def test_labels_do_not_overlap_and_the_legend_is_outside(name, tool, tmp_path):
 
 
 def test_users_settings_do_not_matter_and_stay_as_they_are(tool, tmp_path):
-    wanted = render_figure(FIGURES["learning_curves"].draw(tool, experiment(), METHODS), tmp_path / "a")
+    wanted = render_figure(FIGURES["learning_curves"].draw(view(tool, experiment())), tmp_path / "a")
     with matplotlib.rc_context({"font.size": 20, "axes.grid": False, "svg.hashsalt": "mine"}):
-        given = render_figure(FIGURES["learning_curves"].draw(tool, experiment(), METHODS), tmp_path / "b")
+        given = render_figure(FIGURES["learning_curves"].draw(view(tool, experiment())), tmp_path / "b")
         assert matplotlib.rcParams["font.size"] == 20
     assert [path.read_bytes() for path in wanted] == [path.read_bytes() for path in given]
     if pyplot := sys.modules.get("matplotlib.pyplot"):
@@ -160,7 +162,7 @@ def test_methods_differ_in_color_line_and_marker():
 
 
 def test_learning_curves_draw_median_band_and_threshold(tool):
-    figure = FIGURES["learning_curves"].draw(tool, experiment(), METHODS)
+    figure = FIGURES["learning_curves"].draw(view(tool, experiment()))
     format_axes = figure.axes[1]
     curves = tool["training_curves"]
     wanted = (
@@ -178,14 +180,15 @@ def test_learning_curves_draw_median_band_and_threshold(tool):
 
 def test_learning_curves_skip_values_that_were_not_finite():
     rows = pd.DataFrame({"run_id": ["a", "a", "b", "b"], "step": [1, 2, 1, 2], "value": [1.0, np.nan, 3.0, 5.0]})
-    curve = quartiles_by_step(rows)
-    assert curve["median"].to_list() == [2.0, 5.0]
-    assert curve["q25"].to_list() == [1.5, 5.0]
-    assert quartiles_by_step(rows[:0]).empty
+    curve = curve_over_runs(rows)
+    assert curve["middle"].to_list() == [2.0, 5.0]
+    assert curve["low"].to_list() == [1.5, 5.0]
+    assert curve["n"].to_list() == [2, 1]
+    assert curve_over_runs(rows[:0]).empty
 
 
 def test_crossing_strip_has_a_point_a_run_and_open_markers(tool):
-    figure = FIGURES["crossing_strip"].draw(tool, experiment(), METHODS)
+    figure = FIGURES["crossing_strip"].draw(view(tool, experiment()))
     axes = figure.axes[0]
     filled = [line for line in axes.lines if len(line.get_xdata()) == 1 and line.get_markerfacecolor() != "white"]
     hollow = [line for line in axes.lines if len(line.get_xdata()) == 1 and line.get_markerfacecolor() == "white"]
@@ -201,24 +204,35 @@ def test_crossing_strip_has_a_point_a_run_and_open_markers(tool):
 
 
 def test_crossing_strip_shows_pending_runs_where_the_crossing_began():
-    frames = simulate("math", methods=PAIR, seeds=(100,))
+    frames = simulate("math", methods=PAIR, seeds=(100, 101))
     crossings = frames["crossings"].copy()
     last = crossings["threshold"] == 0.99
     crossings.loc[last, ["stable_step", "pending_step"]] = [pd.NA, 97]
     crossings.loc[last, "status"] = "pending"
-    figure = FIGURES["crossing_strip"].draw(frames | {"crossings": crossings}, experiment("math", PAIR), METHODS)
+    figure = FIGURES["crossing_strip"].draw(view(frames | {"crossings": crossings}, experiment("math", PAIR)))
     hollow = [
         line for line in figure.axes[0].lines if len(line.get_xdata()) == 1 and line.get_markerfacecolor() == "white"
     ]
-    assert [float(line.get_ydata()[0]) for line in hollow] == [97.0, 97.0]
+    assert [float(line.get_ydata()[0]) for line in hollow] == [97.0] * 4
     assert len(figure.axes[0].collections) == 3 * 2  # no median tick at 0.99
     assert "pending: begun, too late to confirm" in texts(figure)
+
+
+def test_one_run_a_method_is_drawn_as_a_line_over_many_thresholds():
+    frames = simulate("math", methods=PAIR, seeds=(100,))
+    figure = FIGURES["crossing_strip"].draw(view(frames, experiment("math", PAIR)))
+    lines = {to_hex(line.get_color()): line for line in figure.axes[0].lines}
+    mine = frames["crossings"][frames["crossings"]["method"] == "gdpo"].sort_values("threshold")
+    reached = mine["stable_step"].dropna().astype(float).to_list()
+    assert list(lines["#2ca02c"].get_ydata()) == reached
+    assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["0.8", "0.9", "0.95", "0.99"]
+    assert "One run a method" in texts(figure)
 
 
 def test_crossing_strip_needs_thresholds(tool):
     asked = experiment().model_copy(update={"thresholds": {}})
     with pytest.raises(ValueError, match="the sparse reward 'format' has no thresholds"):
-        FIGURES["crossing_strip"].draw(tool, asked, METHODS)
+        FIGURES["crossing_strip"].draw(view(tool, asked))
 
 
 def test_energy_parts_add_up_to_the_shares(tool):
@@ -237,10 +251,10 @@ def test_energy_share_of_no_energy_is_undefined():
 
 
 def test_checkpoint_curves_are_percent_and_start_at_the_base(tool):
-    figure = FIGURES["checkpoint_curves"].draw(tool, experiment(), METHODS)
+    figure = FIGURES["checkpoint_curves"].draw(view(tool, experiment()))
     assert [axes.get_ylabel() for axes in figure.axes] == ["Average Accuracy (%)", "Average Format (%)"]
     for line in figure.axes[0].lines:
         assert float(line.get_xdata()[0]) == 0
         assert float(line.get_ydata()[0]) == pytest.approx(5.0)
-    math = FIGURES["checkpoint_curves"].draw(simulate("math"), experiment("math"), METHODS)
+    math = FIGURES["checkpoint_curves"].draw(view(simulate("math"), experiment("math")))
     assert [axes.get_ylabel() for axes in math.axes] == ["Acc (%)", "Exceed (%)", "Joint (%)"]

@@ -9,7 +9,7 @@ import pytest
 
 from dara.analysis.frames import rows_to_frame
 from dara.analysis.tables import TABLES, comparisons, render_table
-from synthetic import METHODS, experiment, simulate
+from synthetic import experiment, simulate, view
 
 PAIR = ("gdpo", "dara_sym")
 
@@ -34,7 +34,7 @@ def asked(methods=PAIR):
 
 
 def built(steps: dict[str, list[int | None]]) -> list[dict]:
-    return comparisons.build(frames(steps), asked(tuple(steps)), METHODS).frame.to_dict("records")
+    return comparisons.build(view(frames(steps), asked(tuple(steps)))).frame.to_dict("records")
 
 
 def test_numbers_equal_hand_computed_ones():
@@ -83,7 +83,7 @@ def test_a_repeat_of_a_seed_is_paired_with_the_same_repeat():
     for name in ("runs", "crossings"):
         made[name]["seed"] = 1
     made["runs"]["repeat"] = [int(run_id[-1]) - 1 for run_id in made["runs"]["run_id"]]
-    row = comparisons.build(made, asked(), METHODS).frame.iloc[1]
+    row = comparisons.build(view(made, asked())).frame.iloc[1]
     assert (row["Pairs"], row["stable_difference"]) == ("2", -12.5)
 
 
@@ -91,7 +91,7 @@ def test_only_the_sparse_reward_and_its_thresholds_are_compared():
     several = experiment(methods=PAIR).model_copy(
         update={"thresholds": {"correctness": (1.0,), "format": (0.5, 0.8, 0.9)}}
     )
-    table = comparisons.build(simulate(methods=PAIR), several, METHODS)
+    table = comparisons.build(view(simulate(methods=PAIR), several))
     assert table.frame["Threshold"].tolist() == ["0.5", "0.5", "0.8", "0.8", "0.9", "0.9"]
     assert table.title == "Crossings of format compared with GDPO (tool_main)"
     assert set(comparisons.RAW_OWN + comparisons.RAW_COMPARED) <= set(table.frame.columns)
@@ -101,15 +101,15 @@ def test_only_the_sparse_reward_and_its_thresholds_are_compared():
 
 def test_without_a_baseline_or_thresholds_there_is_no_table():
     with pytest.raises(ValueError, match="is against gdpo, which is not among its methods"):
-        comparisons.build(simulate(methods=("grpo",)), experiment(methods=("grpo",)), METHODS)
+        comparisons.build(view(simulate(methods=("grpo",)), experiment(methods=("grpo",))))
     other = experiment(methods=PAIR).model_copy(update={"thresholds": {"correctness": (1.0,)}})
     with pytest.raises(ValueError, match="no thresholds of its sparse reward 'format'"):
-        comparisons.build(simulate(methods=PAIR), other, METHODS)
+        comparisons.build(view(simulate(methods=PAIR), other))
 
 
 def test_a_missing_baseline_leaves_the_methods_alone():
     made = simulate(seeds=(100, 101), steps=40, methods=PAIR, missing=(("gdpo", 100), ("gdpo", 101)))
-    table = comparisons.build(made, asked(), METHODS)
+    table = comparisons.build(view(made, asked()))
     assert table.frame["Got there (%)"].iloc[0] == "missing"
     assert set(table.frame.loc[1, comparisons.COMPARED]) == {"–"}
     assert "Missing: GDPO seed 100, GDPO seed 101." in table.notes
@@ -117,17 +117,17 @@ def test_a_missing_baseline_leaves_the_methods_alone():
 
 def test_a_diverged_run_counts_as_one_that_did_not_cross():
     made = simulate(methods=PAIR, diverged={("dara_sym", 101): 12})
-    row = comparisons.build(made, asked(), METHODS).frame.iloc[1]
+    row = comparisons.build(view(made, asked())).frame.iloc[1]
     assert row["Got there (%)"].startswith("2/3")
-    assert "Diverged: DARA-Sym seed 101 at step 12." in comparisons.build(made, asked(), METHODS).notes
+    assert "Diverged: DARA-Sym seed 101 at step 12." in comparisons.build(view(made, asked())).notes
 
 
 def test_the_same_frames_in_any_order_give_the_same_bytes(tmp_path):
     made = simulate("math", methods=PAIR)
     shuffled = {name: frame.sample(frac=1, random_state=3) for name, frame in made.items()}
     of = experiment("math", PAIR)
-    first = render_table(TABLES["comparisons"].build(made, of, METHODS), tmp_path / "a" / "t")
-    second = render_table(TABLES["comparisons"].build(shuffled, of, METHODS), tmp_path / "b" / "t")
+    first = render_table(TABLES["comparisons"].build(view(made, of)), tmp_path / "a" / "t")
+    second = render_table(TABLES["comparisons"].build(view(shuffled, of)), tmp_path / "b" / "t")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     raw = pd.read_csv(first[2])
     assert raw["restricted_mean"].notna().all()

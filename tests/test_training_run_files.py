@@ -95,7 +95,8 @@ def test_a_checkpoint_is_complete_with_its_name(tmp_path):
 def test_the_manifest_comes_last(tmp_path, monkeypatch):
     out, work = tmp_path / "out", tmp_path / "work"
     write(work, record(4))
-    arguments = {"inputs": {"train.jsonl": "0" * 64}, "libraries": ("numpy",)}
+    arguments = {"inputs": {"train.jsonl": "0" * 64}}
+    run_files.record_start(work, 0, ("numpy",))
     run_files.publish(out, work, SPEC, record(4), **arguments)
     assert json.loads((out / "manifest.json").read_text())["versions"]["numpy"] == np.__version__
 
@@ -106,6 +107,21 @@ def test_the_manifest_comes_last(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         run_files.publish(out, work, SPEC, record(4), **arguments)
     assert not (out / "manifest.json").exists(), "no manifest vouches for a half-written publication"
+
+
+def test_a_run_is_of_the_code_that_started_it(tmp_path, monkeypatch):
+    """Publishing what an older commit trained does not make it a run of today's."""
+    out, work = tmp_path / "out", tmp_path / "work"
+    write(work, record(4))
+    monkeypatch.setattr(run_files, "git_commit", lambda _: "a" * 40)
+    run_files.record_start(work, 0, ("numpy",))
+    monkeypatch.setattr(run_files, "git_commit", lambda _: "b" * 40)
+    run_files.record_start(work, 2, ("numpy",))
+    monkeypatch.setattr(run_files, "git_commit", lambda _: "c" * 40)
+    run_files.publish(out, work, SPEC, record(4), inputs={})
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["git_commit"] == "a" * 40
+    assert [(start["from_step"], start["git_commit"][0]) for start in manifest["starts"]] == [(0, "a"), (2, "b")]
 
 
 def test_inputs_may_change_before_the_first_checkpoint_only(tmp_path):

@@ -28,14 +28,6 @@ PACKAGE = Path(dara.__file__).parents[1]
 STATIC = {"weights": [1.0, 5.0]}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _no_watch():
-    """The tests' own process may outlive what started it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dara.training.trl.stop_with_parent", lambda: None)
-        yield
-
-
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory) -> dict[str, Path]:
     return write_inputs(tmp_path_factory.mktemp("inputs"))

@@ -68,7 +68,7 @@ def holds_scores(cached: Path, benchmark: Benchmark) -> bool:
 
 def _copy(source: Path, target: Path) -> None:
     for path in sorted(source.rglob("*")):
-        if path.is_dir() or path.name.startswith("."):
+        if path.is_dir() or any(part.startswith(".") for part in path.relative_to(source).parts):
             continue
         copy = target / path.relative_to(source)
         if path.suffix in GZIPPED:

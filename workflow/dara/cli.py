@@ -11,6 +11,9 @@ import logging
 import sys
 from pathlib import Path
 
+from dara.locking import HANDOVER_SECONDS, directory_lock
+from dara.parent import stop_with_parent
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -62,10 +65,8 @@ def prepare(arguments: argparse.Namespace) -> None:
 def warm_start(arguments: argparse.Namespace) -> None:
     """Train a base model by its supervised warm start."""
     from dara.config import ModelSpec
-    from dara.training.parent import stop_with_parent
     from dara.training.warm_start import warm_start as start
 
-    stop_with_parent()
     start(_read(ModelSpec, arguments.spec), arguments.data.parent, arguments.scratch, arguments.manifest)
 
 
@@ -89,13 +90,10 @@ def evaluate(arguments: argparse.Namespace) -> None:
     """Generate the responses of all checkpoints that a manifest names, for one benchmark."""
     from dara.config import Benchmark
     from dara.evaluation.generate import generate_checkpoints
-    from dara.training.parent import stop_with_parent
 
-    stop_with_parent()
-    benchmark = Benchmark.model_validate_json(arguments.benchmark)
-    generate_checkpoints(
-        _checkpoints(arguments.manifest), benchmark, arguments.data.parent / "benchmark", arguments.out
-    )
+    benchmark, out = Benchmark.model_validate_json(arguments.benchmark), arguments.out
+    with directory_lock(out / ".lock", seconds=HANDOVER_SECONDS):
+        generate_checkpoints(_checkpoints(arguments.manifest), benchmark, arguments.data.parent / "benchmark", out)
 
 
 def score(arguments: argparse.Namespace) -> None:
@@ -103,16 +101,15 @@ def score(arguments: argparse.Namespace) -> None:
     from dara.config import Benchmark
     from dara.evaluation.score import identity_path, score_checkpoints, scores_path
     from dara.files import sha256, write_atomically
-    from dara.training.parent import stop_with_parent
 
-    stop_with_parent()
     benchmark, out = Benchmark.model_validate_json(arguments.benchmark), arguments.out
-    identity = json.loads(identity_path(out, benchmark.name).read_text(encoding="utf-8"))
-    steps = [int(step) for step in identity["checkpoints"]]
-    score_checkpoints(out, steps, benchmark, arguments.data.parent / "benchmark")
-    files = [scores_path(out, step, benchmark.name) for step in steps]
-    listing = {str(path.relative_to(out)): sha256(path) for path in files}
-    write_atomically(out / f"{benchmark.name}.scored.json", json.dumps(listing, indent=2) + "\n")
+    with directory_lock(out / ".lock", seconds=HANDOVER_SECONDS):
+        identity = json.loads(identity_path(out, benchmark.name).read_text(encoding="utf-8"))
+        steps = [int(step) for step in identity["checkpoints"]]
+        score_checkpoints(out, steps, benchmark, arguments.data.parent / "benchmark")
+        files = [scores_path(out, step, benchmark.name) for step in steps]
+        listing = {str(path.relative_to(out)): sha256(path) for path in files}
+        write_atomically(out / f"{benchmark.name}.scored.json", json.dumps(listing, indent=2) + "\n")
 
 
 def collect(arguments: argparse.Namespace) -> None:
@@ -157,28 +154,34 @@ def cache(arguments: argparse.Namespace) -> None:
 
 def table(arguments: argparse.Namespace) -> None:
     """Build one table as Markdown, LaTeX and CSV."""
-    from dara.analysis.tables import TABLES, render_table
-
-    flow = _workflow(arguments)
-    experiment, kind = flow.owner_of("tables", arguments.output)
-    built = TABLES[kind].build(_frames(flow), experiment, flow.configuration.methods)
-    render_table(built, flow.paths.root / "tables" / arguments.output)
+    _draw(arguments, "tables")
 
 
 def figure(arguments: argparse.Namespace) -> None:
     """Draw one figure as PNG and SVG."""
-    from dara.analysis.figures import FIGURES, render_figure
+    _draw(arguments, "figures")
+
+
+def side_by_side(arguments: argparse.Namespace) -> None:
+    """Build one table of ours beside the published numbers."""
+    _draw(arguments, "side_by_side")
+
+
+def report(arguments: argparse.Namespace) -> None:
+    """Write the report of a preset as one HTML file that opens offline."""
+    from dara.report import write_report
 
     flow = _workflow(arguments)
-    experiment, kind = flow.owner_of("figures", arguments.output)
-    drawn = FIGURES[kind].draw(_frames(flow), experiment, flow.configuration.methods)
-    render_figure(drawn, flow.paths.root / "figures" / arguments.output)
+    write_report(flow, flow.paths.root / "report.html")
 
 
-def _frames(flow):
-    from dara.analysis import FRAMES, read_frame
+def _draw(arguments: argparse.Namespace, kind: str) -> None:
+    from dara.drawing import draw_ours, draw_published
 
-    return {name: read_frame(flow.paths.frames / f"{name}.csv", name) for name in FRAMES}
+    if arguments.configuration.is_dir():
+        draw_published(arguments.root, arguments.configuration, kind, arguments.output)
+    else:
+        draw_ours(_workflow(arguments), kind, arguments.output)
 
 
 def _read(model, path: Path):
@@ -210,9 +213,11 @@ def _checkpoints(manifest: Path) -> dict[int, Path]:
 
 def _workflow(arguments: argparse.Namespace):
     from dara.dag import Workflow
+    from dara.loading import merge, read_yaml
 
-    path = arguments.configuration
-    return Workflow.load(arguments.root, json.loads(path.read_text(encoding="utf-8")), [path])
+    path, default = arguments.configuration, arguments.root / "config" / "config.yaml"
+    values = merge(read_yaml(default), json.loads(path.read_text(encoding="utf-8")))
+    return Workflow.load(arguments.root, values, [path])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -261,15 +266,20 @@ def _parser() -> argparse.ArgumentParser:
     verb(collect, configuration)
     verb(analyse, configuration)
     verb(cache, configuration, ("--into", Path, "results/cached of the clone that is committed"))
-    verb(table, ("output", str, "file name of the table in config/experiments/"), configuration)
-    verb(figure, ("output", str, "file name of the figure in config/experiments/"), configuration)
+    source = ("configuration", Path, "results/<preset>/configuration.json, or results/published")
+    verb(table, ("output", str, "file name of the table in config/experiments/"), source)
+    verb(figure, ("output", str, "file name of the figure in config/experiments/"), source)
+    verb(side_by_side, ("output", str, "name under side_by_side in config/experiments/"), configuration)
+    verb(report, configuration)
     return parser
 
 
 def main(argv: list[str] | None = None) -> None:
     """Run a verb. A mistake of the user's ends with one sentence and exit code 1."""
-    arguments = _parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    arguments = _parser().parse_args(argv)
+    if argv is None:  # a process of its own, which must end with what started it
+        stop_with_parent()
     try:
         arguments.function(arguments)
     except (ValueError, OSError) as error:

@@ -17,6 +17,7 @@ from dara.rewards import check_params, reward_ranges
 Task = Literal["tool_calling", "math"]
 IDENTIFIER = r"^[a-z0-9]+([._-][a-z0-9]+)*$"
 Identifier = Annotated[str, Field(pattern=IDENTIFIER)]
+FileName = Annotated[str, Field(pattern=r"^[a-z0-9]+(_[a-z0-9]+)*$")]
 Positive = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -55,7 +56,7 @@ class DataSpec(Model):
     """A prepared data set: generated problems, split into training prompts and held-out cases."""
 
     source: Literal["laptop_tools", "laptop_math"] = Field(description="the generator in dara/data/")
-    version: Positive = Field(1, description="version of the preparation; a change of the generator raises it")
+    version: Positive = Field(1, description="version of the preparation; a changed generator needs another here")
     seed: Seed = Field(description="seed of the generator")
     train_rows: Positive = Field(description="training prompts")
     held_out_rows: Positive = Field(description="held-out cases for evaluation, never in a prompt or demonstration")
@@ -195,10 +196,15 @@ class Experiment(Model):
     task: Task
     rewards: tuple[str, ...] = Field(min_length=1, description="the K rewards, in order")
     sparse_reward: str = Field(description="the reward whose crossing answers the question")
-    methods: tuple[str, ...] | Literal["all"] = Field(description="rows of config/methods.yaml, or all of them")
+    methods: Annotated[tuple[str, ...], Field(min_length=1)] | Literal["all"] = Field(
+        description="rows of config/methods.yaml, or all of them"
+    )
     thresholds: dict[str, tuple[Share, ...]] = Field(description="for a reward, the levels whose crossing is reported")
-    tables: dict[Identifier, str] = Field(description="file name -> module in dara/analysis/tables/")
-    figures: dict[Identifier, str] = Field(description="file name -> module in dara/analysis/figures/")
+    tables: dict[FileName, str] = Field(description="file name -> module in dara/analysis/tables/")
+    side_by_side: dict[FileName, str] = Field(
+        default={}, description="name -> module whose table of ours stands beside the published: <name>_side_by_side"
+    )
+    figures: dict[FileName, str] = Field(description="file name -> module in dara/analysis/figures/")
 
     @field_validator("methods")
     @classmethod
@@ -232,6 +238,10 @@ class TaskSettings(Model):
     @model_validator(mode="after")
     def _consistent(self) -> TaskSettings:
         check_groups(self.prompts_per_step, self.optimizer.updates_per_step)
+        if self.data.train_rows < self.prompts_per_step:
+            raise ValueError(
+                f"data.train_rows {self.data.train_rows} is less than the {self.prompts_per_step} prompts of a step"
+            )
         return self
 
 
@@ -239,7 +249,9 @@ class Matrix(Model):
     """The runs of an experiment at the scale of a preset: the product of these lists."""
 
     models: tuple[str, ...] = Field(min_length=1, description="names in config/models.yaml")
-    methods: tuple[str, ...] | Literal["all"] | None = Field(None, description="instead of the experiment's own list")
+    methods: Annotated[tuple[str, ...], Field(min_length=1)] | Literal["all"] | None = Field(
+        None, description="instead of the experiment's own list"
+    )
     seeds: tuple[Seed, ...] = Field(min_length=1, description="training seeds")
     group_sizes: tuple[Annotated[int, Field(ge=2)], ...] = Field(min_length=1, description="responses a prompt")
     responses_per_step: Positive | None = Field(
@@ -278,6 +290,12 @@ class Preset(Model):
     def _tasks(self) -> Preset:
         for task, settings in self.tasks.items():
             check_rewards(task, (), settings.reward_params)
+            limit = settings.reward_params.get("length", {}).get("limit")
+            if task == "math" and limit is not None and limit != settings.benchmark.length_limit:
+                raise ValueError(
+                    f"tasks.math.benchmark.length_limit is {settings.benchmark.length_limit}, but the length reward's "
+                    f"limit is {limit:g}; Exceed counts what the reward forbids"
+                )
             source = SOURCE_OF_TASK[task]
             for key, name in (("data.source", settings.data.source), ("benchmark.name", settings.benchmark.name)):
                 if name != source:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -11,12 +12,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from dara import cache
 from dara.config import Benchmark, Configuration, Experiment, RunSpec
-from dara.loading import ConfigurationError, load_all_presets, load_configuration
+from dara.loading import ConfigurationError, load_all_presets, load_configuration, load_published
+from dara.parent import WORKFLOW, workflow_mark
 from dara.runs import Paths, Plan, base_id, canonical_json, data_id, model_id, plan_runs
 
 RUN_FILES = ("metrics.jsonl", "rewards.npz", "samples.jsonl.gz", "timings.json", "manifest.json")
+FORMS = {"tables": ("md", "tex", "csv"), "side_by_side": ("md", "tex", "csv"), "figures": ("png", "svg")}
 FRAMES = ("runs", "training_curves", "checkpoint_scores", "crossings", "energies")
 
 
@@ -48,8 +53,12 @@ class Workflow:
 
     @cached_property
     def plan(self) -> Plan:
-        """The runs of the preset."""
-        return plan_runs(self.configuration)
+        """The runs of the preset. ConfigurationError for a combination of settings that makes no run."""
+        try:
+            return plan_runs(self.configuration)
+        except ValidationError as error:
+            problem = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise ConfigurationError(f"preset {self.configuration.preset.preset}: {problem}") from None
 
     @cached_property
     def paths(self) -> Paths:
@@ -138,8 +147,12 @@ class Workflow:
         return canonical_json(self.plan.runs[run])
 
     def configuration_json(self) -> str:
-        """The merged configuration, so that later steps read what this workflow was told."""
-        return canonical_json(self.configuration.preset)
+        """The merged configuration, so that later steps read what this workflow was told.
+
+        Without what changes no result: where checkpoints are, and how runs are chosen when none comes from the cache.
+        """
+        preset = self.configuration.preset.model_dump(mode="json", exclude={"scratch"})
+        return json.dumps(preset | {"reuse": "matching" if self.cached else "none"}, sort_keys=True)
 
     def model_data(self, model: str) -> str:
         """Manifest of the data that a base model starts from."""
@@ -182,8 +195,46 @@ class Workflow:
 
     def code_of(self, kind: str, output: str) -> str:
         """The module that draws a table or figure, so that an edit redraws it."""
-        _, module = self.owner_of(kind, output)
-        return os.path.relpath(self.root / "workflow/dara/analysis" / kind / f"{module}.py")
+        return self._module(kind, self.owner_of(kind, output)[1])
+
+    def files_of(self, kind: str) -> list[str]:
+        """Every file of the preset's tables, figures, or side-by-side tables."""
+        suffix = "_side_by_side" if kind == "side_by_side" else ""
+        return _files(self.paths.root, kind, [output + suffix for output in self.outputs(kind)])
+
+    @property
+    def drawn(self) -> list[str]:
+        """Every file of every table and figure of the preset."""
+        return [file for kind in FORMS for file in self.files_of(kind)]
+
+    @property
+    def published_drawn(self) -> list[str]:
+        """Every file of every published table and figure."""
+        kinds = ("tables", "figures")
+        return [file for kind in kinds for file in _files(self.paths.published, kind, self.published_outputs(kind))]
+
+    @cached_property
+    def published(self) -> dict[str, Experiment]:
+        """The published experiments."""
+        return load_published(self.root)
+
+    @property
+    def published_data(self) -> list[str]:
+        """The files of published numbers."""
+        return sorted(str(path) for path in (self.paths.published / "data").glob("*.csv"))
+
+    @property
+    def published_settings(self) -> list[str]:
+        """The configuration files that published tables and figures are made from."""
+        return [os.path.relpath(self.root / "config" / name) for name in ("published.yaml", "methods.yaml")]
+
+    def published_outputs(self, kind: str) -> list[str]:
+        """Ids of all published tables or figures."""
+        return [output for experiment in self.published.values() for output in getattr(experiment, kind)]
+
+    def published_code(self, kind: str, output: str) -> str:
+        """The module that draws a published table or figure."""
+        return self._module(kind, published_owner(self.published, kind, output)[1])
 
     def settings_of(self, kind: str, output: str) -> list[str]:
         """The configuration files that a table or figure is made from, so that an edit (a label) makes it again."""
@@ -205,6 +256,10 @@ class Workflow:
             return next(spec for spec in self.plan.runs.values() if base_id(spec.model) == run)
         return self.plan.runs[run]
 
+    def _module(self, kind: str, module: str) -> str:
+        folder = "figures" if kind == "figures" else "tables"
+        return os.path.relpath(self.root / "workflow/dara/analysis" / folder / f"{module}.py")
+
     def _experiment_files(self, *names: str) -> list[str]:
         return [os.path.relpath(self.root / f"config/experiments/{name}.yaml") for name in names]
 
@@ -221,8 +276,29 @@ class Workflow:
         )
 
 
-def job_environment(root: Path) -> None:
-    """Let jobs run the package of this clone with the Python that runs Snakemake, whether activated or not."""
+def _files(directory: Path, kind: str, outputs: list[str]) -> list[str]:
+    folder = directory / ("figures" if kind == "figures" else "tables")
+    return [str(folder / f"{output}.{form}") for output in outputs for form in FORMS[kind]]
+
+
+def published_owner(experiments: dict[str, Experiment], kind: str, output: str) -> tuple[Experiment, str]:
+    """The published experiment that has this table or figure, and the module that makes it."""
+    for experiment in experiments.values():
+        if output in getattr(experiment, kind):
+            return experiment, getattr(experiment, kind)[output]
+    known = ", ".join(output for experiment in experiments.values() for output in getattr(experiment, kind))
+    raise ConfigurationError(f"config/published.yaml has no {kind}.{output}; it has {known}")
+
+
+def job_environment(root: Path, *, main: bool, remote: bool) -> None:
+    """Let jobs run the package of this clone with the Python that runs Snakemake, whether activated or not.
+
+    Jobs learn which workflow they belong to, to end with it; a remote job belongs to its batch system.
+    """
+    if main:
+        os.environ[WORKFLOW] = workflow_mark()
+    elif remote:
+        os.environ.pop(WORKFLOW, None)
     for variable, first in {"PATH": Path(sys.executable).parent, "PYTHONPATH": root / "workflow"}.items():
         rest = [part for part in os.environ.get(variable, "").split(os.pathsep) if part and part != str(first)]
         os.environ[variable] = os.pathsep.join([str(first), *rest])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         own_keys = [key_node for key_node, _ in node.value if key_node.tag != "tag:yaml.org,2002:merge"]
         for key_node in own_keys:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str | int | float | bool):
+                raise yaml.constructor.ConstructorError(None, None, "a key is a list or a mapping", key_node.start_mark)
             if key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", key_node.start_mark)
             seen.add(key)
@@ -38,6 +41,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file. Raises ConfigurationError with file and line where it is not one."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path}: not UTF-8 text") from None
     except FileNotFoundError:
         raise ConfigurationError(f"{path}: the file does not exist") from None
     except yaml.MarkedYAMLError as error:
@@ -84,17 +89,59 @@ def load_configuration(root: Path, values: dict[str, Any], files: list[Path]) ->
 
 
 def read_methods(root: Path) -> dict[str, MethodEntry]:
-    """The rows of config/methods.yaml."""
-    return _entries(root / "config" / "methods.yaml", MethodEntry)
+    """The rows of config/methods.yaml. Label and colour tell methods apart, so each stands once."""
+    path = root / "config" / "methods.yaml"
+    methods = _entries(path, MethodEntry)
+    for key in ("label", "color"):
+        owners: dict[str, str] = {}
+        for name, entry in methods.items():
+            other = owners.setdefault(getattr(entry, key).lower(), name)
+            if other != name:
+                raise ConfigurationError(f"{path}: {name}.{key}: {getattr(entry, key)!r} is that of {other} already")
+    return methods
+
+
+def load_published(root: Path) -> dict[str, Experiment]:
+    """The published experiments of config/published.yaml by name: no preset has them, and nothing of them is run.
+
+    Raises:
+        ConfigurationError: a key or a reference is wrong.
+    """
+    path = root / "config" / "published.yaml"
+    methods, experiments = read_methods(root), {}
+    for name, value in read_yaml(path).items():
+        if isinstance(value, dict) and value.get("experiment", name) != name:
+            raise ConfigurationError(f"{path}: {name}.experiment is {value['experiment']!r}; it must be {name!r}")
+        named = {"experiment": name, **value} if isinstance(value, dict) else value
+        experiments[name] = _entry(path, name, named, Experiment)
+        for method in methods if experiments[name].methods == "all" else experiments[name].methods:
+            check_known(f"{path}: {name}.methods", method, methods, "a method of config/methods.yaml")
+    _check_outputs(experiments, lambda name: f"{path}: {name}.")
+    return experiments
 
 
 def check_method_parameters(configuration: Configuration) -> None:
-    """Load each method of config/methods.yaml with its parameters; ConfigurationError for the first wrong one."""
-    from dara.methods import load_method  # imports torch: seconds that only the start of a workflow pays
+    """Load each method with its parameters, and try those of an experiment on a batch with its number of rewards.
+
+    Raises ConfigurationError for the first that does not work.
+    """
+    import torch  # seconds that only the start of a workflow pays
+
+    from dara.methods import load_method
+    from dara.rewards import reward_ranges
 
     for name, entry in configuration.methods.items():
+        asking = [
+            configuration.experiments[experiment]
+            for experiment, matrix in configuration.preset.experiments.items()
+            if name in configuration.methods_of(configuration.experiments[experiment], matrix)
+        ]
         try:
-            load_method(name, function=entry.function, base_dir=configuration.directory, **entry.params)
+            method = load_method(name, function=entry.function, base_dir=configuration.directory, **entry.params)
+            for experiment in asking:
+                ranges = reward_ranges(experiment.task, experiment.rewards)
+                lengths = torch.ones(2, 2, dtype=torch.int64)
+                method(torch.tensor(ranges).T.expand(2, 2, len(ranges)), lengths=lengths, ranges=ranges)
         except ValueError as error:
             raise ConfigurationError(f"{configuration.directory / 'methods.yaml'}: {name}: {error}") from None
 
@@ -172,7 +219,8 @@ def _explain(model: type[BaseModel], values: Any, item: Any, files: list[Path], 
     """One mistake that pydantic found, as a sentence."""
     location = tuple(part for part in item["loc"] if not _is_union_tag(part))
     key = ".".join(str(part) for part in (*prefix, *location)) or "the file"
-    where = f"{_origin((*prefix, *location), files)}: {key}"
+    given = () if item["type"] == "missing" else (item.get("input"),)
+    where = f"{_origin((*prefix, *location), files, *given)}: {key}"
     if item["type"] == "extra_forbidden":
         allowed = _fields_at(model, location[:-1])
         near = difflib.get_close_matches(str(location[-1]), allowed, 1, 0.5)
@@ -190,25 +238,39 @@ def _is_union_tag(part: Any) -> bool:
     return isinstance(part, str) and ("[" in part or part in {"str", "tuple"})
 
 
-def _origin(location: tuple, files: list[Path]) -> str:
-    """The file that set this key: the last one that has it, or the longest part of the way to it."""
-    best, depth = (files[-1] if files else None), -1
+COMMAND_LINE = "--config on the command line"
+_ABSENT = object()
+
+
+def _origin(location: tuple, files: list[Path], given: Any = _ABSENT) -> str:
+    """The file that set this key: the last one that has it, or the longest part of the way to it.
+
+    With `given`, the value that is there now: the command line where no file says so.
+    """
+    best, depth, value = (files[-1] if files else None), 0, _ABSENT
     for path in files:
-        reached = _depth(read_yaml(path), location)
+        reached, found = _reach(read_yaml(path), location)
         if reached >= max(depth, 1):
-            best, depth = path, reached
-    return str(best) if best else "--config on the command line"
+            best, depth, value = path, reached, found
+    elsewhere = given is not _ABSENT and (depth < len(location) or _differs(value, given))
+    return COMMAND_LINE if elsewhere or best is None else str(best)
 
 
-def _depth(values: Any, location: tuple) -> int:
+def _differs(value: Any, given: Any) -> bool:
+    scalars = not isinstance(value, dict | list) and not isinstance(given, dict | list)
+    return scalars and str(value) != str(given)
+
+
+def _reach(values: Any, location: tuple) -> tuple[int, Any]:
+    """How many parts of the way are there, and what stands at its end."""
     for count, part in enumerate(location):
-        inside = values[part] if isinstance(values, dict) and part in values else None
+        inside = values[part] if isinstance(values, dict) and part in values else _ABSENT
         if isinstance(values, list) and isinstance(part, int) and part < len(values):
             inside = values[part]
-        if inside is None:
-            return count
+        if inside is _ABSENT:
+            return count, _ABSENT
         values = inside
-    return len(location)
+    return len(location), values
 
 
 def _fields_at(model: type[BaseModel], location: tuple) -> list[str]:
@@ -248,7 +310,8 @@ def _check_references(configuration: Configuration, files: list[Path]) -> None:
         for method in configuration.methods_of(experiment, matrix):
             check_known(listed, method, configuration.methods, "a method of config/methods.yaml")
             _check_source(configuration, method)
-    _check_outputs(configuration)
+    chosen = {name: configuration.experiments[name] for name in preset.experiments}
+    _check_outputs(chosen, lambda name: f"config/experiments/{name}.yaml: ")
 
 
 def _check_source(configuration: Configuration, method: str) -> None:
@@ -273,15 +336,17 @@ def check_known(where: str, name: str, known: Any, what: str) -> None:
     raise ConfigurationError(f"{where}: {name!r} is not {what}{hint}")
 
 
-def _check_outputs(configuration: Configuration) -> None:
-    """Tables and figures are files named by their ids, so an id may stand only once in all experiments of a preset."""
+def _check_outputs(experiments: dict[str, Experiment], place: Callable[[str], str]) -> None:
+    """Tables and figures are files named by their ids, so an id may stand only once in all experiments of a source.
+
+    `place` is how a message begins that is about the experiment of a name: its file, and its key there.
+    """
     owners: dict[tuple[str, str], str] = {}
-    for name in configuration.preset.experiments:
-        experiment = configuration.experiments[name]
+    for name, experiment in experiments.items():
         for kind in ("tables", "figures"):
             modules = [path.stem for path in (Path(__file__).parent / "analysis" / kind).glob("[a-z]*.py")]
             for output, module in getattr(experiment, kind).items():
-                where = f"config/experiments/{name}.yaml: {kind}.{output}"
+                where = f"{place(name)}{kind}.{output}"
                 check_known(where, module, sorted(modules), f"a module of workflow/dara/analysis/{kind}/")
                 other = owners.setdefault((kind, output), name)
                 if other != name:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import IO
 
 POLL_SECONDS = 0.2
+HANDOVER_SECONDS = 30
+"""How long a job waits for a lock: one whose Snakemake was killed notices it within a second or two, and ends."""
 
 
 class LockedError(ValueError):

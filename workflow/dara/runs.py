@@ -178,17 +178,18 @@ class Paths:
         """Tidy frames."""
         return self.root / "data"
 
+    @property
+    def published(self) -> Path:
+        """The authors' numbers, and the tables and figures drawn from them."""
+        return self.results / "published"
+
     def inputs(self, data: str) -> Path:
         """A prepared data set."""
         return self.root / "inputs" / data
 
     def model(self, model: str) -> Path:
-        """Specification and manifest of a base model; its weights are in `weights`."""
+        """Specification and manifest of a base model."""
         return self.root / "models" / model
-
-    def weights(self, model: str) -> Path:
-        """Hugging Face checkpoint of a base model."""
-        return self.scratch / "models" / model
 
     def run(self, run: str) -> Path:
         """What a finished run published."""
@@ -197,10 +198,6 @@ class Paths:
     def cached_run(self, run: str) -> Path:
         """The same of a run whose results are kept in git."""
         return self.results / "cached" / run
-
-    def checkpoints(self, run: str) -> Path:
-        """Work in progress and checkpoints (`step_<N>/`) of a run."""
-        return self.scratch / run
 
     def scores(self, run: str) -> Path:
         """Responses and scores of a run's checkpoints, or of a base model."""

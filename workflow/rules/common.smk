@@ -9,7 +9,7 @@ from dara.dag import Workflow, job_environment, user_errors
 from dara.loading import check_method_parameters
 from dara.workflow_lock import guard_directory
 
-job_environment(ROOT)
+job_environment(ROOT, main=workflow.is_main_process, remote=workflow.remote_exec)
 with user_errors():
     if workflow.is_main_process:
         guard_directory(sys.argv[1:])
@@ -18,6 +18,7 @@ with user_errors():
         check_method_parameters(FLOW.configuration)
 
 OUT = str(FLOW.paths.root)
+PUBLISHED = str(FLOW.paths.published)
 
 
 wildcard_constraints:

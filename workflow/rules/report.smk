@@ -19,6 +19,8 @@ rule table:
         f"{OUT}/logs/table/{{table}}.log",
     benchmark:
         f"{OUT}/benchmarks/table/{{table}}.tsv"
+    wildcard_constraints:
+        table=r"(?!\w*_side_by_side\b)\w+",
     shell:
         "python -m dara table {wildcards.table} {input.configuration} > {log} 2>&1"
 
@@ -45,13 +47,60 @@ rule figure:
         "python -m dara figure {wildcards.figure} {input.configuration} > {log} 2>&1"
 
 
+rule side_by_side:
+    input:
+        configuration=f"{OUT}/configuration.json",
+        frames=[f"{OUT}/data/{frame}.csv" for frame in FLOW.frames],
+        published=FLOW.published_data + FLOW.published_settings,
+        settings=lambda wildcards: FLOW.settings_of("side_by_side", wildcards.table),
+        code=lambda wildcards: FLOW.code_of("side_by_side", wildcards.table),
+    output:
+        report(
+            f"{OUT}/tables/{{table}}_side_by_side.md",
+            caption="../report/table.rst",
+            category="Tables",
+            labels={"table": "{table}, ours beside the published"},
+        ),
+        multiext(f"{OUT}/tables/{{table}}_side_by_side", ".tex", ".csv"),
+    log:
+        f"{OUT}/logs/side_by_side/{{table}}.log",
+    benchmark:
+        f"{OUT}/benchmarks/side_by_side/{{table}}.tsv"
+    shell:
+        "python -m dara side-by-side {wildcards.table} {input.configuration} > {log} 2>&1"
+
+
+rule html_report:
+    input:
+        rules.analyse.output,
+        configuration=f"{OUT}/configuration.json",
+        drawn=FLOW.drawn,
+        published=FLOW.published_data + FLOW.published_drawn,
+        manifests=[FLOW.run_file(run, "manifest.json") for run in FLOW.plan.runs],
+    output:
+        f"{OUT}/report.html",
+    log:
+        f"{OUT}/logs/report.log",
+    benchmark:
+        f"{OUT}/benchmarks/report.tsv"
+    shell:
+        "python -m dara report {input.configuration} > {log} 2>&1"
+
+
 rule tables:
     input:
-        [f"{OUT}/tables/{table}.md" for table in FLOW.outputs("tables")],
+        FLOW.files_of("tables"),
+        FLOW.files_of("side_by_side"),
     localrule: True
 
 
 rule figures:
     input:
-        [f"{OUT}/figures/{figure}.png" for figure in FLOW.outputs("figures")],
+        FLOW.files_of("figures"),
+    localrule: True
+
+
+rule html:
+    input:
+        f"{OUT}/report.html",
     localrule: True

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from dara.rewards.checks import check_reference
+from dara.rewards.checks import check_limit, check_reference
 from dara.rewards.length import response_length, think_length, think_words
 from dara.rewards.math import math_correctness, numeric_equal
 from dara.rewards.tool_calling import assistant_turn, evaluation_format, tool_correctness, tool_format
@@ -113,3 +113,4 @@ def check_params(task: str, params: Mapping[str, Mapping[str, float]]) -> None:
                 raise ValueError(
                     f"unknown parameter {parameter!r} of reward {name} of task {task}: its parameters are {known}"
                 )
+            check_limit(params[name][parameter])

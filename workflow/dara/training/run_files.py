@@ -14,7 +14,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +26,7 @@ from dara.config import RunSpec
 from dara.files import sha256, write_atomically
 from dara.runs import run_id, spec_sha256
 
+STARTS = "starts.json"
 RESUME_ONLY = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "method_state.pt")
 """What a checkpoint holds to resume from, and only the newest keeps."""
 
@@ -177,19 +178,19 @@ def publish(
     record: RunRecord,
     *,
     inputs: Mapping[str, str],
-    libraries: Sequence[str],
     diverged_at: int | None = None,
 ) -> None:
     """Write the results of a finished run into `out`, manifest.json last and atomically.
 
-    inputs: checksums of what it trained on. libraries: distributions whose versions matter. diverged_at: the step in
-    which the run diverged; the files then hold the complete steps before it.
+    inputs: checksums of what it trained on. diverged_at: the step in which the run diverged; the files then hold the
+    complete steps before it. Versions, commit and machine are those of `record_start`.
     """
     out.mkdir(parents=True, exist_ok=True)
     (out / "manifest.json").unlink(missing_ok=True)
     write_atomically(out / "metrics.jsonl", jsonl(record.metrics))
     save(out, record, spec)
     outcome = {"outcome": "completed"} if diverged_at is None else {"outcome": "diverged", "diverged_at": diverged_at}
+    starts = json.loads((directory / STARTS).read_text(encoding="utf-8"))
     saved = {step: path for step, path in checkpoints(directory).items() if step <= record.steps}
     manifest = {
         "run_id": run_id(spec),
@@ -198,12 +199,24 @@ def publish(
         "steps": record.steps,
         "checkpoints": {str(step): _describe(path) for step, path in saved.items()},
         "inputs": dict(inputs),
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in libraries}},
-        "git_commit": git_commit(Path(__file__).parent),
-        "machine": {"system": platform.platform(), "processor": _processor(), "cpus": os.cpu_count()},
+        **{key: starts[0][key] for key in ("versions", "git_commit", "machine")},
+        "starts": starts,
         "seeds": {"data": spec.data.seed, "trainer": spec.seed, "sampler": spec.seed},
     }
     write_atomically(out / "manifest.json", json_bytes(manifest))
+
+
+def record_start(directory: Path, step: int, libraries: Iterable[str]) -> None:
+    """Put down where and with what a run starts, or continues after `step`: code that changes later does not count."""
+    start = {
+        "from_step": step,
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in libraries}},
+        "git_commit": git_commit(Path(__file__).parent),
+        "machine": {"system": platform.platform(), "processor": _processor(), "cpus": os.cpu_count()},
+    }
+    path = directory / STARTS
+    before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() and step else []
+    write_atomically(path, json_bytes([*before, start]))
 
 
 def _describe(checkpoint: Path) -> dict[str, Any]:

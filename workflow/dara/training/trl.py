@@ -14,12 +14,12 @@ import numpy as np
 
 from dara.config import RunSpec
 from dara.files import sha256
-from dara.locking import directory_lock
+from dara.locking import HANDOVER_SECONDS, directory_lock
 from dara.runs import check_source, run_id
 from dara.training import run_files
-from dara.training.parent import stop_with_parent
 
-LOCK_SECONDS = 30  # a trainer whose Snakemake was killed notices it within a second or two, and then frees the lock
+log = logging.getLogger(__name__)
+
 LIBRARIES = ("torch", "transformers", "trl", "numpy")
 
 
@@ -36,23 +36,25 @@ def train(
     LockedError if another process trains this run.
     """
     started = time.monotonic()
-    stop_with_parent()
     check_source(spec, methods_dir)
     directory = scratch / run_id(spec)
-    with directory_lock(directory, seconds=LOCK_SECONDS), _logging_into(directory / "train.log"):
+    with directory_lock(directory, seconds=HANDOVER_SECONDS), _logging_into(directory / "train.log"):
         run_files.remove_unfinished(directory)
         inputs = input_checksums(data_dir, model_dir)
         run_files.check_inputs(directory, inputs)
         done = run_files.last_resumable(directory)
         record = run_files.load(directory, done)
         diverged_at = None
+        if done == spec.steps:
+            log.info("%s is already trained in %s: published again", run_id(spec), directory)
         if done < spec.steps:
             # Imported here: it takes seconds, in which the parent is watched already, and publishing needs none of it.
             from dara.training.trainer import run_steps
 
+            run_files.record_start(directory, done, LIBRARIES)
             rows = training_rows(data_dir / "train.jsonl", spec)
             diverged_at = run_steps(spec, rows, model_dir, directory, record, methods_dir, started)
-        run_files.publish(out, directory, spec, record, inputs=inputs, libraries=LIBRARIES, diverged_at=diverged_at)
+        run_files.publish(out, directory, spec, record, inputs=inputs, diverged_at=diverged_at)
 
 
 def training_rows(path: Path, spec: RunSpec) -> list[dict[str, str]]:

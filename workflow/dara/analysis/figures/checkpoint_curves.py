@@ -11,57 +11,85 @@ from matplotlib.lines import Line2D
 from dara.analysis.figures.look import (
     INK,
     draw_band,
+    joined_notes,
     legend_below,
     look_of,
     method_handles,
     new_figure,
-    quartiles_by_step,
     step_axis,
     styled,
 )
-from dara.analysis.tables.selection import Frames, base_rows, rows_of, select
-from dara.config import Experiment, MethodEntry
+from dara.analysis.view import Setting, View
+from dara.analysis.view_runs import no_numbers
 
 METRICS = {
     "tool_calling": {"average_accuracy": "Average Accuracy (%)", "average_format": "Average Format (%)"},
     "math": {"acc": "Acc (%)", "exceed": "Exceed (%)", "joint": "Joint (%)"},
 }
+"""The benchmark scores of each task; drawn are those that the source has curves of."""
+
+BASE = "base"
 
 
 @styled
-def draw(frames: Frames, experiment: Experiment, methods: Mapping[str, MethodEntry]) -> Figure:
-    """A row of panels a setting, one column a metric of the task, in percent; median over runs, band = 25 to 75 %.
+def draw(view: View) -> Figure:
+    """A row of panels a setting that was scored, one column a metric, in percent; the middle over runs, with its band.
 
-    The frame's scores are fractions. ValueError where no checkpoint of the experiment was scored.
+    Scores are fractions. ValueError where the source has no curve of a score.
     """
-    selection = select(frames, experiment, methods)
-    metrics = METRICS[experiment.task]
-    scores = rows_of(selection, frames, "checkpoint_scores", "checkpoint score", metric=list(metrics))
-    base = base_rows(selection, frames, metrics)
-    figure, panels = new_figure(len(selection.settings), len(metrics), 2.2, sharex="row")
-    for row, setting in zip(panels, selection.settings, strict=True):
-        chosen = selection.of_setting(scores, setting)
-        start = base[base["model"] == setting[0]]
-        last = int(selection.of_setting(selection.planned, setting)["steps"].max())
-        for axes, (metric, label) in zip(row, metrics.items(), strict=True):
-            here, zero = chosen[chosen["metric"] == metric], start[start["metric"] == metric]
-            for method in selection.methods:
-                curve = _curve(here[here["method"] == method], zero)
-                draw_band(axes, curve, look_of(method, methods), marked=True)
-            axes.plot(zero["step"], 100 * zero["value"], "o", color=INK, markersize=5, zorder=4, clip_on=False)
+    return draw_metrics(view, METRICS[view.experiment.task])
+
+
+def draw_metrics(view: View, metrics: Mapping[str, str]) -> Figure:
+    """The curves of `metrics` (metric -> label of its axis); scores whose label ends with (%) are times 100."""
+    curves = {setting: _curves(view, setting, metrics) for setting in view.settings}
+    shown = {metric: label for metric, label in metrics.items() if any(metric in found for found in curves.values())}
+    if not shown:
+        raise no_numbers(view, f"checkpoint score over steps ({', '.join(metrics)})")
+    settings = [setting for setting in view.settings if curves[setting]]
+    figure, panels = new_figure(len(settings), len(shown), 2.2, sharex="row")
+    based, drawn = False, set()
+    for row, setting in zip(panels, settings, strict=True):
+        for axes, (metric, label) in zip(row, shown.items(), strict=True):
+            scale = 100 if label.endswith("(%)") else 1
+            base = scale * view.curve(metric, BASE, setting)["middle"]
+            found = curves[setting].get(metric, {})
+            for method, curve in found.items():
+                draw_band(axes, _scaled(curve, scale), look_of(method, view.entries), marked=True)
+                drawn |= {method} if len(curve) else set()
+            if len(base):
+                axes.plot(base.index, base, "o", color=INK, markersize=5, zorder=4, clip_on=False)
+                based = True
             axes.set_ylabel(label)
+            last = max((int(curve.index.max()) for curve in found.values() if len(curve)), default=1)
             step_axis(axes, last)
             axes.set_xlim(-0.02 * last, 1.025 * last)
-        row[0].set_title(selection.setting_label(setting), loc="left")
-    handles = method_handles(selection, methods, marked=True)
-    if len(base):
+        row[0].set_title(view.setting_label(setting), loc="left")
+    handles = method_handles(view, drawn, marked=True)
+    if based:
         handles.append(Line2D([], [], color=INK, marker="o", markersize=5, linestyle="none", label="base model"))
-    legend_below(figure, handles, columns=5)
+    legend_below(figure, handles, columns=5, note=joined_notes({name: view.curve_note(name) for name in shown}))
     return figure
 
 
-def _curve(rows: pd.DataFrame, zero: pd.DataFrame) -> pd.DataFrame:
-    """Quartiles in percent by step; every run starts from the same base model, so its score comes first."""
-    if rows.empty:
-        return quartiles_by_step(rows)
-    return 100 * quartiles_by_step(pd.concat([zero, rows], ignore_index=True))
+def _curves(view: View, setting: Setting, metrics: Mapping[str, str]) -> dict[str, dict[str, pd.DataFrame]]:
+    """Metric -> method -> curve, of the metrics that some method has; every run starts from the same base model."""
+    found = {}
+    for metric in metrics:
+        curves = {method: view.curve(metric, method, setting) for method in view.methods}
+        if any(len(curve) for curve in curves.values()):
+            base = view.curve(metric, BASE, setting)
+            found[metric] = {method: _with_base(base, curve) for method, curve in curves.items()}
+    return found
+
+
+def _with_base(base: pd.DataFrame, curve: pd.DataFrame) -> pd.DataFrame:
+    """The curve after the base model's point, which has a band (of its own value) where the curve has one."""
+    if curve.empty or base.empty or 0 in curve.index:
+        return curve
+    ends = base["middle"] if curve["low"].notna().any() else float("nan")
+    return pd.concat([base.assign(low=ends, high=ends), curve])
+
+
+def _scaled(curve: pd.DataFrame, scale: float) -> pd.DataFrame:
+    return curve.assign(**{name: scale * curve[name] for name in ("low", "middle", "high")})

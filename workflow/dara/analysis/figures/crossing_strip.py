@@ -1,108 +1,197 @@
-"""Strip plot: the step at which each run crosses a threshold of the sparse reward for good."""
+"""The step at which each run crosses a threshold of the sparse reward: a strip of points, or lines over thresholds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dara.analysis.crossing import HOLD, WINDOW
-from dara.analysis.figures.look import INK, Look, legend_below, look_of, method_handles, new_figure, styled
+from dara.analysis.figures.look import (
+    INK,
+    Look,
+    legend_below,
+    look_of,
+    method_handles,
+    new_figure,
+    styled,
+)
 from dara.analysis.summary import median
-from dara.analysis.tables.selection import Frames, Selection, rows_of, select
-from dara.config import Experiment, MethodEntry
+from dara.analysis.view import Mark, Setting, View
+from dara.analysis.view_runs import no_numbers
 
 # Runs that did not get there are open; a dot inside says that a crossing had begun.
 OPEN = {"markerfacecolor": "white", "markeredgewidth": 1.0, "clip_on": False}
 DOT = {"markersize": 1.7, "markeredgewidth": 0, "clip_on": False}
 GROUP_WIDTH = 0.8  # of the distance between two thresholds: the rest keeps the groups apart
+FEW = 3  # thresholds up to which single runs are drawn as a strip, not as lines
+
+KINDS = {
+    "stable": (f"mean of {WINDOW} steps, held for {HOLD} more", "stable crossing (step)"),
+    "first": ("first step at which the mean reward is at least this", "first crossing (step)"),
+}
+
+
+@dataclass(frozen=True)
+class Crossings:
+    """The marks of one kind by setting, threshold and method; only settings that have some."""
+
+    kind: Literal["first", "stable"]
+    thresholds: list[float]
+    marks: dict[Setting, dict[float, dict[str, list[Mark]]]]
+
+    def all(self, setting: Setting | None = None) -> list[Mark]:
+        """The marks of one setting, or of all."""
+        settings = self.marks.values() if setting is None else [self.marks[setting]]
+        return [mark for found in settings for by in found.values() for marks in by.values() for mark in marks]
+
+    @property
+    def single(self) -> bool:
+        """One run a method and threshold at most, and too many thresholds for a strip to be read."""
+        most = max(len(marks) for found in self.marks.values() for by in found.values() for marks in by.values())
+        return most == 1 and len(self.thresholds) > FEW
 
 
 @styled
-def draw(frames: Frames, experiment: Experiment, methods: Mapping[str, MethodEntry]) -> Figure:
-    """A panel a setting: thresholds on the x axis, a point a run at its stable crossing, a tick at the method's median.
+def draw(view: View) -> Figure:
+    """A panel a setting: thresholds on the x axis, a point a run at its crossing, a tick at the method's median.
 
-    Open markers are runs that did not get there: on the budget line, or, with a dot, at the step where a crossing began
-    that the run is too short to confirm. In the median they are later than every crossing; it has no tick where it is
-    one of them.
-    ValueError where the experiment's sparse reward has no thresholds or no crossings.
+    Stable crossings where the source has them, else first ones. Open markers are runs that did not get there: on the
+    budget line, or, with a dot, at the step where a crossing began that the run is too short to confirm. In the median
+    they are later than every crossing; it has no tick where it is one of them. Where each method has one run and there
+    are more than FEW thresholds, a line joins its points. Narrow panels stand side by side.
+    ValueError where the experiment's sparse reward has no thresholds, or the source no crossings of them.
     """
-    selection = select(frames, experiment, methods)
-    reward = experiment.sparse_reward
+    found = crossings_of(view)
+    settings = list(found.marks)
+    narrow = len(settings) > 1 and (found.single or len(found.thresholds) == 1)
+    columns = 2 if narrow else 1
+    figure, panels = new_figure(-(-len(settings) // columns), columns, 2.4)
+    for axes in panels.flat[len(settings) :]:
+        axes.remove()
+    for axes, setting in zip(panels.flat, settings, strict=False):
+        if found.single:
+            _draw_lines(axes, view, found, setting)
+        else:
+            for position, threshold in enumerate(found.thresholds):
+                _draw_threshold(axes, view, setting, found.marks[setting][threshold], position)
+            _finish_strip(axes, found, setting)
+        meaning, label = KINDS[found.kind]
+        name = f"threshold of the {view.experiment.sparse_reward} reward"
+        axes.set_xlabel(f"{name}\n({meaning})" if narrow else f"{name} ({meaning})")
+        axes.set_ylabel(label)
+        axes.set_title(view.setting_label(setting), loc="left")
+    _legend(figure, view, found)
+    return figure
+
+
+def crossings_of(view: View) -> Crossings:
+    """The stable crossings of the sparse reward, or the first ones where the source has no stable ones."""
+    experiment, reward = view.experiment, view.experiment.sparse_reward
     thresholds = sorted(experiment.thresholds.get(reward, ()))
     if not thresholds:
         raise ValueError(
             f"experiment {experiment.experiment}: the sparse reward {reward!r} has no thresholds; "
             f"add `thresholds: {{{reward}: [0.8]}}` to the experiment"
         )
-    crossings = rows_of(selection, frames, "crossings", f"crossing of {reward}", reward=reward)
-    figure, panels = new_figure(len(selection.settings), 1, 2.4)
-    for axes, setting in zip(panels[:, 0], selection.settings, strict=True):
-        rows = selection.of_setting(crossings, setting)
-        runs = selection.of_setting(selection.planned, setting)
-        for position, threshold in enumerate(thresholds):
-            here = rows[np.isclose(rows["threshold"].astype(float), threshold)]
-            _draw_threshold(axes, here, runs, position, selection, methods)
-        _finish(axes, int(crossings["budget"].max()), thresholds, reward)
-        axes.set_title(selection.setting_label(setting), loc="left")
-    _legend(figure, selection, methods, set(crossings["status"]))
-    return figure
+    for kind in ("stable", "first"):
+        marks = {
+            setting: {
+                threshold: {method: view.marks(kind, reward, threshold, method, setting) for method in view.methods}
+                for threshold in thresholds
+            }
+            for setting in view.settings
+        }
+        found = Crossings(kind, thresholds, {place: by for place, by in marks.items() if _any(by)})
+        if found.marks:
+            return found
+    raise no_numbers(view, f"crossing of {reward} at {', '.join(f'{threshold:g}' for threshold in thresholds)}")
 
 
-def _draw_threshold(
-    axes: Axes, rows: pd.DataFrame, runs: pd.DataFrame, position: int, selection: Selection, methods
-) -> None:
+def _any(by_threshold: dict[float, dict[str, list[Mark]]]) -> bool:
+    return any(marks for by_method in by_threshold.values() for marks in by_method.values())
+
+
+def _draw_threshold(axes: Axes, view: View, setting: Setting, marks: dict[str, list[Mark]], position: int) -> None:
     """The runs of every method at one threshold; a run has the same place in its method's slot at every threshold."""
-    slot = GROUP_WIDTH / len(selection.methods)
-    for place, method in enumerate(selection.methods):
-        mine = rows[rows["method"] == method].set_index("run_id")
-        planned = list(runs.loc[runs["method"] == method, "run_id"])
+    slot = GROUP_WIDTH / len(view.methods)
+    for place, method in enumerate(view.methods):
+        mine = marks[method]
         center = position - GROUP_WIDTH / 2 + slot * (place + 0.5)
-        spread = np.linspace(-0.3, 0.3, len(planned)) * slot if len(planned) > 1 else [0.0]
-        for offset, run_id in zip(spread, planned, strict=True):
-            if run_id in mine.index:
-                _draw_run(axes, center + offset, mine.loc[run_id], look_of(method, methods))
-        if len(mine):
-            middle = median(mine["stable_step"].astype("float64").fillna(np.inf))
+        for x, mark in zip(_places(view.planned(method, setting), mine, center, slot), mine, strict=True):
+            _draw_mark(axes, x, mark, look_of(method, view.entries))
+        if mine:
+            middle = median([np.inf if mark.step is None else mark.step for mark in mine])
             if np.isfinite(middle):
                 axes.hlines(middle, center - 0.46 * slot, center + 0.46 * slot, color=INK, linewidth=1.3, zorder=2)
 
 
-def _draw_run(axes: Axes, x: float, run: pd.Series, look: Look) -> None:
-    if run["status"] == "reached":
-        axes.plot(x, run["stable_step"], look.marker, color=look.color, zorder=3)
+def _places(planned: Sequence[int | None], marks: Sequence[Mark], center: float, slot: float) -> list[float]:
+    """Where the marks of a method stand: each planned run has its place, also where another one is missing."""
+    seeds = [mark.seed for mark in marks]
+    every = list(planned) if set(seeds) <= set(planned) else seeds
+    spread = list(center + slot * np.linspace(-0.3, 0.3, len(every))) if len(every) > 1 else [center] * len(every)
+    places = []
+    for seed in seeds:
+        index = every.index(seed)
+        places.append(float(spread[index]))
+        every[index] = object()  # a second run of the same seed has the next place
+    return places
+
+
+def _draw_mark(axes: Axes, x: float, mark: Mark, look: Look) -> None:
+    if mark.status == "reached":
+        axes.plot(x, mark.step, look.marker, color=look.color, zorder=3)
         return
-    pending = run["status"] == "pending"
-    step = run["pending_step"] if pending else run["budget"]
+    pending = mark.status == "pending"
+    step = mark.pending_step if pending else mark.budget
     axes.plot(x, step, look.marker, color=look.color, **OPEN, markersize=5.5 if pending else 4, zorder=3)
     if pending:
         axes.plot(x, step, "o", color=look.color, **DOT, zorder=4)
 
 
-def _finish(axes: Axes, budget: int, thresholds: list[float], reward: str) -> None:
+def _finish_strip(axes: Axes, found: Crossings, setting: Setting) -> None:
     """Threshold labels, the budget line, and quiet separators between the groups."""
+    budget = max(mark.budget for mark in found.all(setting))
     axes.axhline(budget, color=INK, linewidth=0.8, linestyle="--", zorder=1)
     axes.annotate(
         f"budget: {budget} steps", xy=(1, budget), xycoords=("axes fraction", "data"), xytext=(0, 4),
         textcoords="offset points", ha="right", va="bottom", fontsize=7, color=INK,
     )  # fmt: skip
-    axes.set_xticks(range(len(thresholds)), [f"{threshold:g}" for threshold in thresholds])
+    axes.set_xticks(range(len(found.thresholds)), [f"{threshold:g}" for threshold in found.thresholds])
     axes.grid(axis="x", visible=False)
-    for edge in range(len(thresholds) - 1):
+    for edge in range(len(found.thresholds) - 1):
         axes.axvline(edge + 0.5, color="#cccccc", linewidth=0.6)
-    axes.set_xlim(-0.5, len(thresholds) - 0.5)
+    axes.set_xlim(-0.5, len(found.thresholds) - 0.5)
     axes.set_ylim(0, 1.12 * budget)
-    axes.set_xlabel(f"threshold of the {reward} reward (mean of {WINDOW} steps, held for {HOLD} more)")
-    axes.set_ylabel("stable crossing (step)")
 
 
-def _legend(figure: Figure, selection: Selection, methods: Mapping[str, MethodEntry], statuses: set[str]) -> None:
+def _draw_lines(axes: Axes, view: View, found: Crossings, setting: Setting) -> None:
+    """A line a method over the thresholds it reached, which are evenly spaced; open marks where it did not."""
+    for method in view.methods:
+        look = look_of(method, view.entries)
+        runs = [found.marks[setting][threshold][method] for threshold in found.thresholds]
+        reached = [(x, marks[0].step) for x, marks in enumerate(runs) if marks and marks[0].step is not None]
+        axes.plot(*zip(*reached, strict=True) if reached else ([], []), color=look.color, linestyle=look.linestyle,
+                  marker=look.marker, zorder=3)  # fmt: skip
+        for x, marks in enumerate(runs):
+            if marks and marks[0].step is None:
+                _draw_mark(axes, x, marks[0], look)
+    axes.set_xticks(range(len(found.thresholds)), [f"{threshold:g}" for threshold in found.thresholds])
+    axes.set_xlim(-0.25, len(found.thresholds) - 0.75)
+    axes.set_ylim(bottom=0)
+
+
+def _legend(figure: Figure, view: View, found: Crossings) -> None:
     """The methods, and what is drawn besides their filled markers; only what occurs."""
-    handles: list = method_handles(selection, methods, marked=True, lines=False)
+    everything = (by_method for found_at in found.marks.values() for by_method in found_at.values())
+    drawn = {method for by_method in everything for method, marks in by_method.items() if marks}
+    handles: list = method_handles(view, drawn, marked=True, lines=found.single)
     labels = [handle.get_label() for handle in handles]
     circle = Line2D([], [], color=INK, marker="o", linestyle="none", **OPEN)
     dot = Line2D([], [], color=INK, marker="o", linestyle="none", **DOT)
@@ -112,7 +201,16 @@ def _legend(figure: Figure, selection: Selection, methods: Mapping[str, MethodEn
         "pending": ((circle, dot), "pending: begun, too late to confirm"),
     }
     for status, (handle, label) in meanings.items():
-        if status in statuses:
+        drawn = status != "reached" or not found.single
+        if drawn and any(mark.status == status for mark in found.all()):
             handles.append(handle)
             labels.append(label)
-    legend_below(figure, handles, columns=4, labels=labels)
+    note = "one run a method" if found.single else _runs_note(found)
+    legend_below(figure, handles, columns=4, labels=labels, note=note)
+
+
+def _runs_note(found: Crossings) -> str:
+    """`a point a run, 3 to 5 runs a method`."""
+    counts = {len(marks) for by in found.marks.values() for each in by.values() for marks in each.values() if marks}
+    few, many = min(counts), max(counts)
+    return f"a point a run; {few if few == many else f'{few} to {many}'} run{'s' * (many > 1)} a method"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,13 +13,17 @@ from dara.analysis.figures.look import (
     Look,
     legend_below,
     look_of,
+    method_handles,
     new_figure,
-    quartiles_by_step,
     step_axis,
     styled,
 )
-from dara.analysis.tables.selection import Frames, Selection, rows_of, select
-from dara.config import Experiment, MethodEntry
+from dara.analysis.selection import rows_of
+from dara.analysis.view import View
+from dara.analysis.view_runs import RunsView, curve_over_runs, no_numbers
+
+BEFORE = (0, (3, 1.5))
+"""Line style of what is before the method."""
 
 PANELS = {
     "whole share": ("share_before", "share_after"),
@@ -31,36 +33,41 @@ PANELS = {
 
 
 @styled
-def draw(frames: Frames, experiment: Experiment, methods: Mapping[str, MethodEntry]) -> Figure:
+def draw(view: View) -> Figure:
     """A row of panels a setting: the share, and its parts of positive and of negative advantages, which add up to it.
 
     All are fractions of the energy of all rewards, averaged over the last WINDOW steps of a run (near saturation a step
     has one active group or none, and its share jumps); dashed of the z-scores, solid of what the method contributes.
-    Medians over runs, with a 25 to 75 % band on the solid line. ValueError where there are no energies.
+    Medians over runs, with a 25 to 75 % band on the solid line.
+    ValueError where there are no energies; only own runs have them by sign.
     """
-    selection = select(frames, experiment, methods)
-    energies = rows_of(selection, frames, "energies", "energies")
+    if not isinstance(view, RunsView):
+        raise no_numbers(view, "energies of single steps by sign; they are computed from the rewards of own runs")
+    experiment, selection = view.experiment, view.selection
+    energies = rows_of(selection, view.frames, "energies", "energies")
     shares = _trailing_means(parts_by_sign(energies, experiment.sparse_reward))
     if shares.empty:
         raise ValueError(
             f"experiment {experiment.experiment}: the frame `energies` has no row "
             f"of the reward {experiment.sparse_reward!r}"
         )
-    figure, panels = new_figure(len(selection.settings), len(PANELS), 2.1, sharex="row", sharey=True)
-    for row, setting in zip(panels, selection.settings, strict=True):
+    settings = [setting for setting in view.settings if len(selection.of_setting(shares, setting))]
+    figure, panels = new_figure(len(settings), len(PANELS), 2.1, sharex="row", sharey=True)
+    for row, setting in zip(panels, settings, strict=True):
         chosen = selection.of_setting(shares, setting)
-        last = int(selection.of_setting(selection.planned, setting)["steps"].max())
+        last = int(chosen["step"].max())
         for axes, (title, (before, after)) in zip(row, PANELS.items(), strict=True):
-            for place, method in enumerate(selection.methods):
+            for place, method in enumerate(view.methods):
                 rows = chosen[chosen["method"] == method]
-                _draw_pair(axes, rows, before, after, look_of(method, methods), place, last)
+                _draw_pair(axes, rows, before, after, look_of(method, view.entries), place, last)
             axes.set_title(title)
             axes.set_ylim(bottom=-0.015)  # a line at 0 stays whole
             step_axis(axes, last)
-        label = selection.setting_label(setting)
+        label = view.setting_label(setting)
         name = f"share of {experiment.sparse_reward} in the energy\n(trailing mean, {WINDOW} steps)"
         row[0].set_ylabel(f"{label}\n{name}" if label else name)
-    legend_below(figure, _handles(selection, methods), columns=6)
+    note = view.curve_note(f"density/{experiment.sparse_reward}")
+    legend_below(figure, _handles(view, set(shares["method"])), columns=6, note=note)
     return figure
 
 
@@ -93,19 +100,16 @@ def _draw_pair(axes: Axes, rows: pd.DataFrame, before: str, after: str, look: Lo
     """Dashed before and solid after; here the marker tells the methods apart, staggered so that they do not cover."""
     gap = max(1, last // 6)
     every = (place * gap // 4, gap)
-    curve = quartiles_by_step(rows, before)
-    axes.plot(curve.index, curve["median"], color=look.color, linestyle=(0, (3, 1.5)), linewidth=0.9)
-    curve = quartiles_by_step(rows, after)
-    axes.fill_between(curve.index, curve["q25"], curve["q75"], color=look.color, alpha=0.13, linewidth=0)
-    axes.plot(curve.index, curve["median"], color=look.color, marker=look.marker, markevery=every, markersize=3.5)
+    curve = curve_over_runs(rows, before)
+    axes.plot(curve.index, curve["middle"], color=look.color, linestyle=BEFORE, linewidth=0.9)
+    curve = curve_over_runs(rows, after)
+    axes.fill_between(curve.index, curve["low"], curve["high"], color=look.color, alpha=0.13, linewidth=0)
+    axes.plot(curve.index, curve["middle"], color=look.color, marker=look.marker, markevery=every, markersize=3.5)
 
 
-def _handles(selection: Selection, methods: Mapping[str, MethodEntry]) -> list[Line2D]:
+def _handles(view: View, drawn: set[str]) -> list[Line2D]:
     """A marker a method, and what the two line styles mean."""
-    lines = []
-    for method in selection.methods:
-        look = look_of(method, methods)
-        lines.append(Line2D([], [], color=look.color, marker=look.marker, label=selection.method_label(method)))
-    lines.append(Line2D([], [], color=INK, linestyle=(0, (3, 1.5)), linewidth=0.9, label="before (z-scores)"))
-    lines.append(Line2D([], [], color=INK, label="after the method"))
-    return lines
+    handles = method_handles(view, drawn, marked=True, line="-")
+    handles.append(Line2D([], [], color=INK, linestyle=BEFORE, linewidth=0.9, label="before (z-scores)"))
+    handles.append(Line2D([], [], color=INK, label="after the method"))
+    return handles

@@ -1,9 +1,9 @@
-"""Learning curves: each training reward over steps, and below it the reward's active-group density."""
+"""Learning curves: each training reward over steps, and the reward's active-group density."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -11,55 +11,97 @@ from matplotlib.lines import Line2D
 from dara.analysis.figures.look import (
     INK,
     draw_band,
+    joined_notes,
     legend_below,
     look_of,
     method_handles,
     new_figure,
-    quartiles_by_step,
     step_axis,
     styled,
 )
-from dara.analysis.tables.selection import Frames, rows_of, select
-from dara.config import Experiment, MethodEntry
+from dara.analysis.view import Setting, View
+from dara.analysis.view_runs import no_numbers
 
 PAPER_THRESHOLD = 0.8  # the level that the paper's own learning curves mark
+QUANTITIES = {"mean reward": "reward/{}/mean", "active-group density": "density/{}"}
+
+Curves = dict[str, dict[Setting, dict[str, pd.DataFrame]]]
+"""Metric -> setting -> method -> curve; only metrics and settings that the source has a curve of."""
 
 
 @styled
-def draw(frames: Frames, experiment: Experiment, methods: Mapping[str, MethodEntry]) -> Figure:
-    """Two rows of panels (reward, density) a setting, one column a reward; median over runs, band = 25 to 75 %.
+def draw(view: View) -> Figure:
+    """Rewards and densities of each setting that has some: one column a reward, a row a quantity.
 
-    A dashed line marks `PAPER_THRESHOLD` where it is one of the reward's thresholds, else the lowest of them.
-    ValueError where the experiment has no training curve of one of its rewards.
+    Where the source has curves of one reward only, its two quantities stand side by side. The middle over runs, with a
+    band where the source has one. A dashed line marks `PAPER_THRESHOLD` where it is one of the reward's thresholds,
+    else the lowest of them. ValueError where the source has no training curve of the experiment's rewards.
     """
-    selection = select(frames, experiment, methods)
-    rewards = experiment.rewards
-    quantities = {"mean reward": "reward/{}/mean", "active-group density": "density/{}"}
-    figure, panels = new_figure(2 * len(selection.settings), len(rewards), 1.75, sharex="row")
-    for row, (setting, (label, metric)) in enumerate(
-        (setting, quantity) for setting in selection.settings for quantity in quantities.items()
-    ):
-        for axes, reward in zip(panels[row], rewards, strict=True):
-            name = metric.format(reward)
-            rows = rows_of(selection, frames, "training_curves", f"training curve of {name}", metric=name)
-            rows = selection.of_setting(rows, setting)
-            for method in selection.methods:
-                curve = quartiles_by_step(rows[rows["method"] == method])
-                draw_band(axes, curve, look_of(method, methods))
-            steps = selection.of_setting(selection.planned, setting)["steps"]
-            step_axis(axes, int(steps.max()), label=row % 2 == 1)
+    curves = _curves(view)
+    if not curves:
+        raise no_numbers(view, f"training curve of the rewards {', '.join(view.experiment.rewards)}")
+    rewards = [name for name in view.experiment.rewards if any(metric in curves for metric in _metrics(name))]
+    quantities = {label: name for label, name in QUANTITIES.items() if any(name.format(k) in curves for k in rewards)}
+    settings = [setting for setting in view.settings if any(setting in found for found in curves.values())]
+    if len(rewards) == 1:
+        figure, panels = new_figure(len(settings), len(quantities), 2.2, sharex="row")
+        groups = [row[:, None] for row in panels]
+    else:
+        figure, panels = new_figure(len(quantities) * len(settings), len(rewards), 1.75, sharex="row")
+        groups = np.split(panels, len(settings))
+    for group, setting in zip(groups, settings, strict=True):
+        _draw_setting(group, view, setting, rewards, quantities, curves)
+    handles = method_handles(view, _drawn(curves), marked=False)
+    if any(view.experiment.thresholds.get(reward) and _metrics(reward)[0] in curves for reward in rewards):
+        handles.append(Line2D([], [], color=INK, linewidth=0.8, linestyle="--", label="threshold"))
+    note = joined_notes({metric: view.curve_note(metric) for metric in curves})
+    legend_below(figure, handles, columns=5, note=note)
+    return figure
+
+
+def _metrics(reward: str) -> list[str]:
+    return [metric.format(reward) for metric in QUANTITIES.values()]
+
+
+def _curves(view: View) -> Curves:
+    found: Curves = {}
+    for metric in (metric for reward in view.experiment.rewards for metric in _metrics(reward)):
+        for setting in view.settings:
+            curves = {method: view.curve(metric, method, setting) for method in view.methods}
+            if any(len(curve) for curve in curves.values()):
+                found.setdefault(metric, {})[setting] = curves
+    return found
+
+
+def _drawn(curves: Curves) -> set[str]:
+    """The methods that have a curve."""
+    everything = (found for settings in curves.values() for found in settings.values())
+    return {method for found in everything for method, curve in found.items() if len(curve)}
+
+
+def _draw_setting(
+    panels: np.ndarray, view: View, setting: Setting, rewards: list[str], quantities: dict[str, str], curves: Curves
+) -> None:
+    """The panels (quantities, rewards) of one setting; one without curves is taken away."""
+    one_row, where = len(rewards) == 1, view.setting_label(setting)
+    for row, (label, metric) in zip(panels, quantities.items(), strict=True):
+        for axes, reward in zip(row, rewards, strict=True):
+            found = curves.get(metric.format(reward), {}).get(setting)
+            if found is None:
+                axes.remove()
+                continue
+            for method, curve in found.items():
+                draw_band(axes, curve, look_of(method, view.entries))
+            last = max(int(curve.index.max()) for curve in found.values() if len(curve))
+            step_axis(axes, last, label=one_row or label == list(quantities)[-1])
             if metric.startswith("density"):
                 axes.set_ylim(-0.02, 1.03)
-            elif experiment.thresholds.get(reward):
-                _threshold(axes, experiment.thresholds[reward])
-            if row == 0:
-                axes.set_title(f"{reward} reward")
-        where = selection.setting_label(setting)
-        panels[row, 0].set_ylabel(f"{where}\n{label}" if where else label)
-    line = Line2D([], [], color=INK, linewidth=0.8, linestyle="--", label="threshold")
-    handles = method_handles(selection, methods, marked=False)
-    legend_below(figure, handles + ([line] if experiment.thresholds else []), columns=5)
-    return figure
+            elif view.experiment.thresholds.get(reward):
+                _threshold(axes, view.experiment.thresholds[reward])
+            if label == next(iter(quantities)):
+                axes.set_title(where if one_row else f"{reward} reward", loc="left" if one_row else "center")
+        of = f" of {rewards[0]}" if one_row else ""
+        row[0].set_ylabel(f"{where}\n{label}" if where and not one_row else f"{label}{of}")
 
 
 def _threshold(axes: Axes, thresholds: tuple[float, ...]) -> None:

@@ -1,9 +1,10 @@
-"""What the figures share: the look of a method, quartile bands, axes, the legend outside the data."""
+"""What the figures share: the look of a method, curves with bands, axes, the legend outside the data."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import textwrap
+from collections.abc import Callable, Container, Mapping
 from typing import NamedTuple
 
 import matplotlib
@@ -15,12 +16,13 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from dara.analysis.figures.render import STYLE
-from dara.analysis.summary import quartiles
-from dara.analysis.tables.selection import Selection
+from dara.analysis.view import View
+from dara.analysis.view_runs import no_numbers as no_numbers
 from dara.config import MethodEntry
 
 PAGE_WIDTH = 7.0  # inches: two columns
 INK = "#333333"
+NOTE_WIDTH = 120  # characters of 7 pt on a page
 LINESTYLES = ["-", (0, (5, 1.2)), (0, (8, 1, 2, 1)), (0, (9, 2)), (0, (1.2, 0.9)), (0, (4, 1, 1, 1, 1, 1))]
 MARKERS = ["o", "s", "P", "D", "v", "^", "X", "<", ">", "*"]
 
@@ -50,24 +52,13 @@ def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
     return wrapper
 
 
-def quartiles_by_step(rows: pd.DataFrame, value: str = "value") -> pd.DataFrame:
-    """Quartiles over runs at each step: columns q25, median, q75, indexed by step.
-
-    `rows` has one row a run and step. A run that ended early counts at the steps it has; undefined values (NaN) do not.
-    """
-    defined = rows.dropna(subset=[value]).sort_values(["step", "run_id"])
-    table = {int(step): quartiles(runs.to_numpy(dtype=float)) for step, runs in defined.groupby("step")[value]}
-    steps = pd.Index(list(table), dtype=int)
-    return pd.DataFrame(list(table.values()), index=steps, columns=["q25", "median", "q75"], dtype=float)
-
-
-def draw_band(axes: Axes, curve: pd.DataFrame, look: Look, *, marked: bool = False, band: bool = True) -> None:
-    """The median as a line, the quartiles as a band; `marked` puts the method's marker on every point."""
+def draw_band(axes: Axes, curve: pd.DataFrame, look: Look, *, marked: bool = False) -> None:
+    """The middle of a curve of a view as a line, its band where it has one; `marked` puts a marker on every point."""
     steps = curve.index.to_numpy()
-    if band and len(steps):
-        axes.fill_between(steps, curve["q25"], curve["q75"], color=look.color, alpha=0.15, linewidth=0)
+    if curve["low"].notna().any():
+        axes.fill_between(steps, curve["low"], curve["high"], color=look.color, alpha=0.15, linewidth=0)
     marker = look.marker if marked else None
-    axes.plot(steps, curve["median"], color=look.color, linestyle=look.linestyle, marker=marker)
+    axes.plot(steps, curve["middle"], color=look.color, linestyle=look.linestyle, marker=marker)
 
 
 def step_axis(axes: Axes, last: int, label: bool = True) -> None:
@@ -79,32 +70,48 @@ def step_axis(axes: Axes, last: int, label: bool = True) -> None:
 
 
 def method_handles(
-    selection: Selection, methods: Mapping[str, MethodEntry], *, marked: bool, lines: bool = True
-) -> list:
-    """One legend entry a method of the experiment, those without runs included."""
+    view: View, drawn: Container[str], *, marked: bool, lines: bool = True, line: str | None = None
+) -> list[Line2D]:
+    """One legend entry a method that was drawn, or that lacks planned runs; `line` is a style for all of them."""
     handles = []
-    for method in selection.methods:
-        look = look_of(method, methods)
+    for method, entry in view.methods.items():
+        if method not in drawn and view.method_label(method) == entry.label:
+            continue
+        look = look_of(method, view.entries)
         handles.append(
             Line2D(
-                [], [], color=look.color, label=selection.method_label(method),
-                linestyle=look.linestyle if lines else "none", marker=look.marker if marked else "none",
+                [], [], color=look.color, label=view.method_label(method), marker=look.marker if marked else "none",
+                linestyle=(line or look.linestyle) if lines else "none",
             )
         )  # fmt: skip
     return handles
 
 
-def legend_below(figure: Figure, handles: list, columns: int, labels: list[str] | None = None) -> None:
+def legend_below(
+    figure: Figure, handles: list, columns: int, labels: list[str] | None = None, note: str | None = None
+) -> None:
     """A legend under the panels, outside of the data; at most `columns` entries a line, spread evenly over the lines.
 
-    `labels` is needed where a handle is a tuple of artists drawn over each other.
+    labels: needed where a handle is a tuple of artists drawn over each other. note: what the curves are, as a line
+    of text above the entries.
     """
     labels = labels or [handle.get_label() for handle in handles]
     lines = -(-len(handles) // columns)
-    figure.legend(handles, labels, loc="outside lower center", ncols=-(-len(handles) // lines))
+    title = textwrap.fill(f"{note[0].upper()}{note[1:]}", NOTE_WIDTH) if note else None
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=-(-len(handles) // lines), title=title, title_fontsize=7
+    )
+
+
+def joined_notes(notes: Mapping[str, str]) -> str:
+    """Notes on several quantities as one: without their names where all are the same."""
+    said = {name: note for name, note in notes.items() if note}
+    if len(set(said.values())) <= 1:
+        return next(iter(said.values()), "")
+    return "; ".join(f"{name}: {note}" for name, note in said.items())
 
 
 def new_figure(rows: int, columns: int, row_height: float, **kwargs: object) -> tuple[Figure, np.ndarray]:
     """A page-wide figure with (rows, columns) panels; it belongs to no pyplot state, so there is nothing to close."""
-    figure = Figure(figsize=(PAGE_WIDTH, rows * row_height + 0.5))
+    figure = Figure(figsize=(PAGE_WIDTH, rows * row_height + 0.65))
     return figure, figure.subplots(rows, columns, squeeze=False, **kwargs)

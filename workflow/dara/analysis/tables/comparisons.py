@@ -11,6 +11,7 @@ import pandas as pd
 from dara.analysis.crossing import HOLD
 from dara.analysis.intervals import LEVEL, RESAMPLES, Interval, wilson_interval
 from dara.analysis.paired import PairedDifference, paired_crossings
+from dara.analysis.selection import Selection, Setting, rows_of
 from dara.analysis.speed_up import SpeedUp, speed_up
 from dara.analysis.survival import (
     CrossingTimes,
@@ -23,8 +24,8 @@ from dara.analysis.survival import (
 )
 from dara.analysis.tables.cells import MISSING, WILSON_NOTE, number, with_interval
 from dara.analysis.tables.render import Table
-from dara.analysis.tables.selection import Frames, Selection, Setting, rows_of, run_notes, select
-from dara.config import Experiment, MethodEntry
+from dara.analysis.view import View
+from dara.analysis.view_runs import RunsView
 
 BASELINE = "gdpo"
 KEY = ("seed", "repeat")
@@ -55,31 +56,37 @@ RAW_COMPARED = [
 Times = dict[str, CrossingTimes | None]
 
 
-def build(frames: Frames, experiment: Experiment, methods: Mapping[str, MethodEntry]) -> Table:
+def build(view: View) -> Table:
     """One row a (setting, threshold of the sparse reward, method); the baseline's row has its own numbers only.
 
     Raw columns: RAW_OWN and RAW_COMPARED, of stable crossings unless named first_; steps as steps, shares as fractions,
-    empty where a number is not estimable. ValueError where the experiment does not have GDPO, or has no crossing.
+    empty where a number is not estimable. ValueError where the experiment does not have GDPO, has no crossing, or is
+    not of own runs.
     """
-    selection = select(frames, experiment, methods)
-    if BASELINE not in selection.methods:
+    if not isinstance(view, RunsView):
+        raise ValueError(
+            f"{view.source}: experiment {view.experiment.experiment}: comparisons needs first and stable crossings of "
+            "single runs; the table threshold_crossings shows what was published"
+        )
+    experiment, selection = view.experiment, view.selection
+    if BASELINE not in view.methods:
         raise ValueError(
             f"experiment {experiment.experiment}: the table comparisons is against {BASELINE}, which is not among its "
-            f"methods ({', '.join(selection.methods)}); add it, or leave the table out"
+            f"methods ({', '.join(view.methods)}); add it, or leave the table out"
         )
     reward = experiment.sparse_reward
     if reward not in experiment.thresholds:
         raise ValueError(f"experiment {experiment.experiment}: no thresholds of its sparse reward {reward!r}")
-    crossings = rows_of(selection, frames, "crossings", "crossing", reward=reward)
+    crossings = rows_of(selection, view.frames, "crossings", "crossing", reward=reward)
     crossings = crossings.merge(selection.present[["run_id", "repeat"]], on="run_id")
     rows = []
-    for setting in selection.settings:
+    for setting in view.settings:
         here = selection.of_setting(crossings, setting)
         for threshold in experiment.thresholds[reward]:
             rows += _block(selection, setting, here[np.isclose(here["threshold"], threshold)], threshold)
-    title = f"Crossings of {reward} compared with {methods[BASELINE].label} ({experiment.experiment})"
-    display = [*(["Setting"] if len(selection.settings) > 1 else []), *DISPLAY]
-    return Table(pd.DataFrame(rows), title, _notes(selection), display)
+    title = f"Crossings of {reward} compared with {view.methods[BASELINE].label} ({experiment.experiment})"
+    display = [*(["Setting"] if len(view.settings) > 1 else []), *DISPLAY]
+    return Table(pd.DataFrame(rows), title, _notes(view), display)
 
 
 def _block(selection: Selection, setting: Setting, crossings: pd.DataFrame, threshold: float) -> list[dict]:
@@ -220,8 +227,8 @@ def _saved(speed: SpeedUp) -> str:
     return f"{number(100 * speed.saved, 1)}{interval}, n {speed.runs}+{speed.baseline_runs}"
 
 
-def _notes(selection: Selection) -> list[str]:
-    label = selection.methods[BASELINE].label
+def _notes(view: View) -> list[str]:
+    label = view.methods[BASELINE].label
     return [
         f"Of stable crossings, except `First`. Differences are method minus {label}, in steps: negative is earlier.",
         "Pairs: runs of both methods with the same seed. First, Stable: mean of the known differences with the "
@@ -242,5 +249,5 @@ def _notes(selection: Selection) -> list[str]:
         f"common seeds drawn together), rough for few runs; {MISSING} as an end: the budget leaves it open. n: runs of "
         f"the method + runs of {label}.",
         WILSON_NOTE,
-        *run_notes(selection),
+        *view.notes(),
     ]

@@ -3,137 +3,187 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 
-from dara.analysis.crossing import HOLD, WINDOW
+from dara.analysis.crossing import HOLD, WINDOW, first_crossing
 from dara.analysis.intervals import wilson_interval
 from dara.analysis.summary import median
 from dara.analysis.tables.cells import MISSING, WILSON_NOTE, number, signed
 from dara.analysis.tables.render import Table
-from dara.analysis.tables.selection import Frames, Selection, Setting, rows_of, run_notes, select
-from dara.config import Experiment, MethodEntry
+from dara.analysis.view import Mark, Setting, View
+from dara.analysis.view_runs import RunsView, no_numbers
+from dara.config import MethodEntry
 
 REFERENCE = "gdpo"
+KINDS = {
+    "first": "First crossing: first step whose reward is at least the threshold.",
+    "stable": f"Stable crossing: first step at which the mean of the last {WINDOW} steps is at least the threshold and "
+    f"stays there for {HOLD} more steps.",
+}
+"""The kinds of crossings that a source may have; the last one it has is what counts as getting there."""
+
+CURVE_NOTE = "Median curve: first step at which the median of the runs at each step is at least the threshold."
+
 RAW = ["median_first", "median_stable", "reached", "pending", "planned", "missing", "share", "share_low", "share_high"]
 
 
-def build(frames: Frames, experiment: Experiment, methods: Mapping[str, MethodEntry]) -> Table:
+def build(view: View) -> Table:
     """One row a (setting, reward, threshold, method): crossings of each run, their medians, how many runs got there.
 
-    A run that did not get there counts as later than every crossing in a median. Raw columns: RAW
-    (a median beyond the budget is empty), and `difference`, of the median stable crossing to GDPO's. ValueError
-    without any crossing.
+    Where a source has first crossings only, or stable ones only, the columns of the others are left out, and got there
+    counts those it has. A run that did not get there counts as later than every crossing in a median. Raw columns: RAW
+    (a median beyond the budget is empty), and `difference`, of the median crossing to GDPO's (stable where there are
+    such). ValueError without any crossing.
     """
-    selection = select(frames, experiment, methods)
-    crossings = rows_of(selection, frames, "crossings", "crossing", reward=list(experiment.thresholds))
+    experiment = view.experiment
+    kinds = [kind for kind in KINDS if _has_marks(view, kind)]
+    if not kinds:
+        levels = (f"{reward} {', '.join(map(str, found))}" for reward, found in experiment.thresholds.items())
+        raise no_numbers(view, f"crossing of its thresholds ({'; '.join(levels)})")
     rows = []
-    for setting in selection.settings:
+    for setting in view.settings:
         for reward, thresholds in experiment.thresholds.items():
             for threshold in thresholds:
-                near = np.isclose(crossings["threshold"], threshold) & (crossings["reward"] == reward)
-                rows += _block(selection, setting, crossings[near], reward, threshold)
-    reference = selection.methods.get(REFERENCE)
-    columns = ["Reward", "Threshold", "Method", "First crossing", "Median first", "Stable crossing", "Median stable"]
-    display = [*(["Setting"] if len(selection.settings) > 1 else []), *columns, "Got there (%)"]
-    display += [f"Difference to {reference.label}"] if reference else []
+                rows += _block(view, kinds, setting, reward, threshold)
+    reference = view.methods.get(REFERENCE)
+    display = [*(["Setting"] if len(view.settings) > 1 else []), "Reward", "Threshold", "Method"]
+    display += [column for kind in kinds for column in (f"{kind.capitalize()} crossing", f"Median {kind}")]
+    display += ["Median curve"] if any(row["median_curve"] > 0 for row in rows) else []
+    display += ["Got there (%)", *([f"Difference to {reference.label}"] if reference else [])]
     frame = pd.DataFrame(rows).rename(columns={"Difference": display[-1]} if reference else {})
     title = f"Steps to cross a threshold of a training reward ({experiment.experiment})"
-    return Table(frame, title, _notes(selection, reference), display)
+    return Table(frame, title, _notes(view, kinds, reference), display)
 
 
-def _block(
-    selection: Selection, setting: Setting, crossings: pd.DataFrame, reward: str, threshold: float
-) -> list[dict]:
-    """The rows of all methods at one threshold of one reward."""
-    planned = selection.of_setting(selection.planned, setting)
-    by_run = crossings.set_index("run_id")
+def _has_marks(view: View, kind: str) -> bool:
+    return any(
+        view.marks(kind, reward, threshold, method, setting)
+        for reward, thresholds in view.experiment.thresholds.items()
+        for threshold in thresholds
+        for setting in view.settings
+        for method in view.methods
+    )
+
+
+def _block(view: View, kinds: list[str], setting: Setting, reward: str, threshold: float) -> list[dict]:
+    """The rows of all methods at one threshold of one reward; none where the source has no crossing of it."""
+    found = {
+        method: {kind: view.marks(kind, reward, threshold, method, setting) for kind in kinds}
+        for method in view.methods
+    }
+    if not any(marks for of_method in found.values() for marks in of_method.values()):
+        return []
     cells = {}
-    for method in selection.methods:
-        runs = list(planned.loc[planned["method"] == method, "run_id"])
-        found = crossings[crossings["run_id"].isin(runs)]
+    for method, marks in found.items():
+        if not isinstance(view, RunsView) and not any(marks.values()):
+            continue  # nobody planned it
         head = {
-            "Setting": selection.setting_label(setting),
+            "Setting": view.setting_label(setting),
             "Reward": reward,
             "Threshold": f"{threshold:g}",
-            "Method": selection.methods[method].label,
+            "Method": view.methods[method].label,
             "method": method,
         }
-        cells[method] = head | _cells(runs, by_run, _summary(found, len(runs)))
-    middle = cells[REFERENCE]["median_stable"] if REFERENCE in cells else math.nan
+        # Where the seeds of the planned runs are not known, they are those that were published.
+        every = view.planned(method, setting) or [mark.seed for mark in marks[kinds[-1]]]
+        curve = curve_crossing(view, reward, threshold, method, setting)
+        cells[method] = head | _cells(marks, every) | {"median_curve": curve, "Median curve": number(curve)}
+    middle = cells[REFERENCE][f"median_{kinds[-1]}"] if REFERENCE in cells else math.nan
     for method, row in cells.items():
-        row["difference"] = math.nan if method == REFERENCE else row["median_stable"] - middle
+        row["difference"] = math.nan if method == REFERENCE else row[f"median_{kinds[-1]}"] - middle
         row["Difference"] = signed(row["difference"])
     return list(cells.values())
 
 
-def _summary(found: pd.DataFrame, planned: int) -> dict[str, float]:
-    """RAW and the budget, of the crossings of one method at one threshold; NaN where there is no run."""
-    counts = {status: int((found["status"] == status).sum()) for status in ("reached", "pending")}
-    counts |= {"planned": planned, "missing": planned - len(found)}
-    if found.empty:
+def curve_crossing(view: View, reward: str, threshold: float, method: str, setting: Setting) -> float:
+    """First step at which the median curve of a reward is at least the threshold; NaN where it is not, or unknown."""
+    curve = view.curve(f"reward/{reward}/mean", method, setting)["middle"].dropna()
+    step = first_crossing(curve.to_numpy(dtype=float), threshold) if len(curve) else None
+    return math.nan if step is None else float(curve.index[step - 1])
+
+
+def _summary(marks: dict[str, list[Mark]], planned: int) -> dict[str, float]:
+    """RAW and the budget, of one method at one threshold; NaN where there is no run. What counts is the last kind."""
+    decisive = list(marks.values())[-1]
+    counts = {status: sum(mark.status == status for mark in decisive) for status in ("reached", "pending")}
+    counts |= {"planned": planned, "missing": planned - len(decisive)}
+    if not decisive:
         return dict.fromkeys([*RAW, "budget"], math.nan) | counts
-    share = wilson_interval(counts["reached"], len(found))
-    medians = {kind: median(found[f"{kind}_step"].astype("float64").fillna(np.inf)) for kind in ("first", "stable")}
+    share = wilson_interval(counts["reached"], len(decisive))
+    medians = {f"median_{kind}": _median(marks.get(kind, [])) for kind in KINDS}
     return counts | {
-        **{f"median_{kind}": value if math.isfinite(value) else math.nan for kind, value in medians.items()},
-        "share": counts["reached"] / len(found),
+        **{name: value if math.isfinite(value) else math.nan for name, value in medians.items()},
+        "share": counts["reached"] / len(decisive),
         "share_low": share.low,
         "share_high": share.high,
-        "budget": int(found["budget"].max()),
+        "budget": max(mark.budget for mark in decisive),
     }
 
 
-def _cells(runs: list[str], by_run: pd.DataFrame, summary: dict[str, float]) -> dict[str, object]:
-    """The cells of one method; `by_run` has the crossings at this threshold by run_id."""
+def _median(marks: Sequence[Mark]) -> float:
+    """Median crossing, infinite where it is a run that did not get there; NaN without runs."""
+    return median([math.inf if mark.step is None else mark.step for mark in marks]) if marks else math.nan
+
+
+def _cells(marks: dict[str, list[Mark]], planned: Sequence[int | None]) -> dict[str, object]:
+    """The cells of one method."""
+    summary = _summary(marks, len(planned))
     seen = summary["planned"] - summary["missing"]
     low, high = 100 * summary["share_low"], 100 * summary["share_high"]
-    return {
-        "First crossing": " ".join(_first(by_run, run_id) for run_id in runs) or "missing",
-        "Median first": _censored(summary["median_first"], summary["budget"]),
-        "Stable crossing": " ".join(_stable(by_run, run_id) for run_id in runs) or "missing",
-        "Median stable": _censored(summary["median_stable"], summary["budget"]),
-        "Got there (%)": f"{summary['reached']}/{seen} [{low:.0f}, {high:.0f}]" if seen else "missing",
-        **{column: summary[column] for column in RAW},
-    }
+    cells: dict[str, object] = {}
+    for kind, of_kind in marks.items():
+        cells[f"{kind.capitalize()} crossing"] = " ".join(_texts(of_kind, planned)) or "missing"
+        watched = summary["budget"] - (HOLD if kind == "stable" else 0)
+        cells[f"Median {kind}"] = _censored(summary[f"median_{kind}"], max(watched, 0.0))
+    cells["Got there (%)"] = f"{summary['reached']}/{seen} [{low:.0f}, {high:.0f}]" if seen else "missing"
+    return cells | {column: summary[column] for column in RAW}
 
 
-def _censored(median: float, budget: float) -> str:
-    """A median; `>80` where it is a run that did not get there in 80 steps, a dash where there is no run."""
-    return f">{budget:g}" if math.isnan(median) and not math.isnan(budget) else number(median)
+def _texts(marks: Sequence[Mark], planned: Sequence[int | None]) -> list[str]:
+    """One text a planned run, `?` for one that is missing."""
+    left = list(marks)
+    texts = []
+    for seed in planned:
+        mark = next((mark for mark in left if mark.seed == seed), None)
+        if mark is None:
+            texts.append("?")
+            continue
+        left.remove(mark)
+        texts.append(_text(mark))
+    return texts
 
 
-def _first(by_run: pd.DataFrame, run_id: str) -> str:
-    if run_id not in by_run.index:
-        return "?"
-    step = by_run.loc[run_id, "first_step"]
-    return MISSING if pd.isna(step) else f"{step:g}"
+def _text(mark: Mark) -> str:
+    if mark.status == "pending":
+        return f"({mark.pending_step})"
+    return MISSING if mark.step is None else str(mark.step)
 
 
-def _stable(by_run: pd.DataFrame, run_id: str) -> str:
-    if run_id not in by_run.index:
-        return "?"
-    run = by_run.loc[run_id]
-    if run["status"] == "pending":
-        return f"({run['pending_step']:g})"
-    return f"{run['stable_step']:g}" if run["status"] == "reached" else MISSING
+def _censored(median: float, watched: float) -> str:
+    """A median; `>60` where it is a run that is only known not to cross until step 60, a dash where there is no run."""
+    return f">{watched:g}" if math.isnan(median) and not math.isnan(watched) else number(median)
 
 
-def _notes(selection: Selection, reference: MethodEntry | None) -> list[str]:
+def _notes(view: View, kinds: list[str], reference: MethodEntry | None) -> list[str]:
     compared = (
-        f"Difference: of the median stable crossings, in steps; {MISSING} where one of them is not known."
+        f"Difference: of the median {kinds[-1]} crossings, in steps; {MISSING} where one of them is not known."
         if reference
         else "No difference of medians: the experiment does not have GDPO."
     )
+    pending = "; (n) pending since step n, too short to confirm" if "stable" in kinds else ""
+    metrics = [
+        f"{'first_step' if kind == 'first' else 'stable_crossing'}/{reward}/{threshold:g}"
+        for kind in kinds
+        for reward, thresholds in view.experiment.thresholds.items()
+        for threshold in thresholds
+    ]
     return [
-        "First crossing: first step whose reward is at least the threshold. Stable crossing: first step at which the "
-        f"mean of the last {WINDOW} steps is at least the threshold and stays there for {HOLD} more steps.",
-        f"One value a run, in the order of the seeds: {MISSING} not reached; (n) pending since step n, too short to "
-        "confirm; ? no such run. In a median, a run that did not get there (pending included) is later than "
-        "every crossing.",
-        f"Got there: runs with a stable crossing, of the runs that exist. {WILSON_NOTE}",
+        " ".join([*(KINDS[kind] for kind in kinds), CURVE_NOTE]),
+        f"One value a run, in the order of the seeds: {MISSING} not reached{pending}; ? no such run. In a median, a "
+        f"run that did not get there{' (pending included)' if pending else ''} is later than every crossing.",
+        f"Got there: runs with a {kinds[-1]} crossing, of the runs that exist. {WILSON_NOTE}",
         compared,
-        *run_notes(selection),
+        *view.notes(metrics),
     ]

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from dara.analysis.selection import base_rows, rows_of
 from dara.analysis.summary import summarise_seeds
 from dara.analysis.tables.cells import MISSING, T_NOTE, with_interval
 from dara.analysis.tables.render import Table
-from dara.analysis.tables.selection import Frames, Selection, Setting, base_rows, rows_of, run_notes, select
-from dara.config import Experiment, MethodEntry
+from dara.analysis.view import Setting, View
+from dara.analysis.view_runs import RunsView
 
 METRICS = {
     "tool_calling": {"average_accuracy": "Average Accuracy (%)", "average_format": "Average Format (%)"},
@@ -29,14 +30,19 @@ LAST_STEPS = 10
 RAW = ("t_low", "t_high", "bootstrap_low", "bootstrap_high")
 
 
-def build(frames: Frames, experiment: Experiment, methods: Mapping[str, MethodEntry]) -> Table:
+def build(view: View) -> Table:
     """One row a (setting, method), the base model first; mean over seeds with the t-interval, and the number of runs.
 
     Diverged runs are not in it, and are named in the notes. Raw columns, scores as fractions: for each metric and each
-    train_<reward> the mean, and _t_low, _t_high, _bootstrap_low, _bootstrap_high, _n. ValueError where nothing
-    was scored.
+    train_<reward> the mean, and _t_low, _t_high, _bootstrap_low, _bootstrap_high, _n. ValueError where nothing was
+    scored, or for a source without single runs (its scores at one step are the tables tool_scores and math_scores).
     """
-    selection = select(frames, experiment, methods)
+    if not isinstance(view, RunsView):
+        raise ValueError(
+            f"{view.source}: experiment {view.experiment.experiment}: final_scores needs the scores of single runs; "
+            "the tables tool_scores and math_scores show what was published"
+        )
+    selection, experiment, frames = view.selection, view.experiment, view.frames
     metrics = METRICS[experiment.task]
     completed = selection.present[selection.present["outcome"] != "diverged"]
     scores = rows_of(selection, frames, "checkpoint_scores", "checkpoint score", metric=list(metrics))
@@ -44,27 +50,25 @@ def build(frames: Frames, experiment: Experiment, methods: Mapping[str, MethodEn
     base = base_rows(selection, frames, metrics)
     no_rewards = pd.DataFrame({"run_id": [], "metric": [], "value": []})  # a base model was not trained
     rows, steps = [], {}
-    for setting in selection.settings:
+    for setting in view.settings:
         here = selection.of_setting(scores, setting)
         steps[setting] = last_common_step(here)
-        start = base[base["model"] == setting[0]]
         runs = selection.of_setting(completed, setting)
-        rows.append(_row(selection, setting, "Base", start, 0, no_rewards))
-        for method in selection.methods:
+        rows.append(_row(view, setting, "Base", base[base["model"] == setting[0]], 0, no_rewards))
+        for method in view.methods:
             mine = runs[runs["method"] == method]["run_id"]
-            planned = selection.of_setting(selection.planned, setting)["method"].eq(method).sum()
             rewards = _training_rewards(frames, mine, experiment.rewards, steps[setting])
             chosen = here[(here["method"] == method) & (here["step"] == steps[setting])]
-            label = selection.methods[method].label
-            rows.append(_row(selection, setting, label, chosen, steps[setting], rewards, int(planned)))
-    display = [*(["Setting"] if len(selection.settings) > 1 else []), "Method", "Step", "Runs", *metrics.values()]
-    display += [f"Train {reward}" for reward in experiment.rewards]
-    return Table(
-        pd.DataFrame(rows),
-        f"Held-out scores at equal steps ({experiment.experiment})",
-        _notes(selection, steps),
-        display,
-    )
+            planned = len(view.planned(method, setting))
+            rows.append(_row(view, setting, view.methods[method].label, chosen, steps[setting], rewards, planned))
+    trained = [f"Train {reward}" for reward in experiment.rewards]
+    return _table(view, rows, [*metrics.values(), *trained], _notes(view, steps))
+
+
+def _table(view: View, rows: list[dict[str, object]], columns: list[str], notes: list[str]) -> Table:
+    title = f"Held-out scores at equal steps ({view.experiment.experiment})"
+    setting = ["Setting"] if len(view.settings) > 1 else []
+    return Table(pd.DataFrame(rows), title, notes, [*setting, "Method", "Step", "Runs", *columns])
 
 
 def last_common_step(scores: pd.DataFrame) -> int:
@@ -82,7 +86,9 @@ def last_common_step(scores: pd.DataFrame) -> int:
     return int(max(common))
 
 
-def _training_rewards(frames: Frames, run_ids: pd.Series, rewards: tuple[str, ...], step: int) -> pd.DataFrame:
+def _training_rewards(
+    frames: Mapping[str, pd.DataFrame], run_ids: pd.Series, rewards: tuple[str, ...], step: int
+) -> pd.DataFrame:
     """The mean of each reward over the last LAST_STEPS steps up to `step`: columns run_id, metric, value."""
     curves = frames["training_curves"]
     window = (curves["step"] <= step) & (curves["step"] > step - LAST_STEPS) & curves["run_id"].isin(run_ids)
@@ -91,7 +97,7 @@ def _training_rewards(frames: Frames, run_ids: pd.Series, rewards: tuple[str, ..
 
 
 def _row(
-    selection: Selection,
+    view: RunsView,
     setting: Setting,
     label: str,
     scores: pd.DataFrame,
@@ -101,13 +107,13 @@ def _row(
 ) -> dict[str, object]:
     """One row, of `scores` and `rewards` with one row a run and metric; `planned` is None for a base model."""
     n = scores["run_id"].nunique()
-    row: dict[str, object] = {"Setting": selection.setting_label(setting), "Method": label, "Step": str(step)}
+    row: dict[str, object] = {"Setting": view.setting_label(setting), "Method": label, "Step": str(step)}
     row["Runs"] = ("1" if planned is None else f"{n} of {planned}") if n else "missing"
     values = pd.concat([scores, rewards], ignore_index=True)
     summary = summarise_seeds(values, "final_scores", by=("metric",)).set_index("metric") if len(values) else None
-    for metric, title in METRICS[selection.experiment.task].items():
+    for metric, title in METRICS[view.experiment.task].items():
         row |= _cells(title, metric, metric, summary, digits=1, scale=100)
-    for reward in selection.experiment.rewards:
+    for reward in view.experiment.rewards:
         row |= _cells(f"Train {reward}", f"train_{reward}", f"reward/{reward}/mean", summary, digits=3, scale=1)
     return row
 
@@ -125,8 +131,8 @@ def _cells(title: str, raw: str, metric: str, summary: pd.DataFrame | None, *, d
     )
 
 
-def _notes(selection: Selection, steps: dict[Setting, int]) -> list[str]:
-    last = {selection.setting_label(setting): step for setting, step in steps.items()}
+def _notes(view: RunsView, steps: dict[Setting, int]) -> list[str]:
+    last = {view.setting_label(setting): step for setting, step in steps.items()}
     where = "; ".join(f"{label}: {step}" if label else str(step) for label, step in last.items())
     return [
         f"Mean over seeds at the last step that all completed runs have ({where}); "
@@ -135,5 +141,5 @@ def _notes(selection: Selection, steps: dict[Setting, int]) -> list[str]:
         "Scores in percent (CSV: fractions). Train: mean training reward over the last "
         f"{min(LAST_STEPS, *steps.values())} steps up to that step, in the reward's own unit.",
         "Diverged runs are left out of the means.",
-        *run_notes(selection),
+        *view.notes(),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,13 +28,16 @@ class Table:
     """A table: one row a line.
 
     `frame` holds the columns named in `display` as strings, ready to be read, and beside them the raw columns (numbers,
-    fractions as fractions). Markdown and LaTeX show the display columns; the CSV has every column.
+    fractions as fractions). Markdown and LaTeX show the display columns; the CSV has every column. `numeric` names
+    the display columns that are aligned to the right, `bold` the cells (row from 0, column) that are set in bold.
     """
 
     frame: pd.DataFrame
     title: str
     notes: list[str]
     display: list[str]
+    numeric: tuple[str, ...] = ()
+    bold: frozenset[tuple[int, str]] = frozenset()
 
     def __post_init__(self) -> None:
         if self.frame.empty:
@@ -64,20 +68,22 @@ def render_table(table: Table, stem: Path) -> list[Path]:
 
 def markdown(table: Table) -> str:
     """The display columns as a GitHub table, the title above and the notes below."""
-    rows = [table.display, ["---"] * len(table.display), *table.frame[table.display].to_numpy().tolist()]
-    lines = ["| " + " | ".join(_markdown_cell(cell) for cell in row) + " |" for row in rows]
+    rule = ["---:" if column in table.numeric else "---" for column in table.display]
+    rows = [[_markdown_cell(column) for column in table.display], rule, *_cells(table, _markdown_cell, "**{}**")]
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
     notes = [f"- {note}" for note in table.notes]
     return "\n".join([f"**{table.title}**", "", *lines, "", *notes]) + "\n"
 
 
 def latex(table: Table) -> str:
     """The display columns as a `table` environment; it needs the package booktabs."""
-    body = [[escape_latex(cell) for cell in row] for row in table.frame[table.display].to_numpy().tolist()]
+    body = _cells(table, escape_latex, r"\textbf{{{}}}")
+    alignment = "".join("r" if column in table.numeric else "l" for column in table.display)
     lines = [
         r"\begin{table}",
         r"\centering",
         rf"\caption{{{escape_latex(table.title)}}}",
-        rf"\begin{{tabular}}{{{'l' * len(table.display)}}}",
+        rf"\begin{{tabular}}{{{alignment}}}",
         r"\toprule",
         " & ".join(escape_latex(column) for column in table.display) + r" \\",
         r"\midrule",
@@ -96,6 +102,18 @@ def latex(table: Table) -> str:
 def escape_latex(text: str) -> str:
     """`text` with each character that LaTeX would interpret replaced by what prints it."""
     return "".join(LATEX.get(character, character) for character in text)
+
+
+def _cells(table: Table, escape: Callable[[str], str], bold: str) -> list[list[str]]:
+    """The display cells, escaped; those in bold put into the form `bold`."""
+    rows = table.frame[table.display].to_numpy().tolist()
+    return [
+        [
+            bold.format(escape(cell)) if (index, column) in table.bold else escape(cell)
+            for column, cell in zip(table.display, row, strict=True)
+        ]
+        for index, row in enumerate(rows)
+    ]
 
 
 def _markdown_cell(text: str) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pandas as pd
 
 from dara.analysis.tables.cells import MISSING
 from dara.analysis.tables.render import Table
-from dara.analysis.tables.selection import Frames, run_notes, select
-from dara.config import Experiment, MethodEntry
+from dara.analysis.view import View
+from dara.analysis.view_runs import RunsView
 
 COLUMNS = {
     "Model": "model",
@@ -24,21 +22,28 @@ COLUMNS = {
 }
 
 
-def build(frames: Frames, experiment: Experiment, methods: Mapping[str, MethodEntry]) -> Table:
-    """One row a planned run, in the order of the methods; the raw columns are those of the frame `runs`."""
-    selection = select(frames, experiment, methods)
+def build(view: View) -> Table:
+    """One row a planned run, in the order of the methods; the raw columns are those of the frame `runs`.
+
+    ValueError of a source without runs of its own.
+    """
+    if not isinstance(view, RunsView):
+        raise ValueError(
+            f"{view.source}: experiment {view.experiment.experiment}: it has no runs to list, only numbers"
+        )
+    planned = view.selection.planned
     rows = []
-    for method, entry in selection.methods.items():
-        for run in selection.planned[selection.planned["method"] == method].to_dict("records"):
+    for method, entry in view.methods.items():
+        for run in planned[planned["method"] == method].to_dict("records"):
             shown = {title: _text(run[column]) for title, column in COLUMNS.items()}
             rows.append({"Method": entry.label, **shown, **run})
     notes = [
         "Steps: those the run has. Origin: trained here by this workflow, taken from the cached results "
         "(same identity), or missing.",
         "Interval: none, the table has no estimate.",
-        *run_notes(selection),
+        *view.notes(),
     ]
-    return Table(pd.DataFrame(rows), f"Runs ({experiment.experiment})", notes, ["Method", *COLUMNS])
+    return Table(pd.DataFrame(rows), f"Runs ({view.experiment.experiment})", notes, ["Method", *COLUMNS])
 
 
 def _text(value: object) -> str:

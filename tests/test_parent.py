@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 import dara
-from dara.training import parent
+from dara import parent
 
 PACKAGE = Path(dara.__file__).parents[1]
 SECONDS = 30  # deadline of what takes about two
@@ -78,7 +78,7 @@ def test_nohup_below_snakemake_is_watched(monkeypatch):
 SNAKEMAKE = "import subprocess, sys; subprocess.run(['sh', '-c', sys.argv[1]])"
 TRAINER = """
 import os, signal
-from dara.training.parent import stop_with_parent
+from dara.parent import stop_with_parent
 stop_with_parent()
 print(os.getpid(), flush=True)
 signal.pause()
@@ -107,7 +107,7 @@ def test_a_killed_snakemake_ends_the_trainer_below_its_shell(tmp_path):
         process.kill()
     assert not alive
     assert len(gone) == 2
-    assert "which started this training, is gone" in snakemake.stderr.read()
+    assert "which started this job, is gone" in snakemake.stderr.read()
 
 
 def test_a_finished_process_is_not_alive():
@@ -118,3 +118,35 @@ def test_a_finished_process_is_not_alive():
     assert not parent.is_alive(watched), "a zombie counts as gone"
     process.wait()
     assert parent.is_alive(psutil.Process())
+
+
+JOB = (
+    "import sys; from dara.cli import main; sys.argv = ['dara', 'check-config']; main(); import signal; signal.pause()"
+)
+
+
+def test_a_job_whose_workflow_died_before_it_started_ends_at_once():
+    """Its shell waits for it and lives on; only the mark that the workflow left can tell."""
+    ended = subprocess.run([sys.executable, "-c", "from dara.parent import workflow_mark; print(workflow_mark())"],
+                           env={**os.environ, "PYTHONPATH": str(PACKAGE)}, capture_output=True, text=True, check=True)  # fmt: skip
+    job = subprocess.run(
+        [sys.executable, "-c", JOB],
+        env={**os.environ, "PYTHONPATH": str(PACKAGE), parent.WORKFLOW: ended.stdout.strip()},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert job.returncode == parent.EXIT_CODE
+    assert "the workflow, which started this job, is gone" in job.stderr
+
+
+def test_a_workflow_that_lives_and_one_elsewhere_are_not_gone(monkeypatch):
+    monkeypatch.setenv(parent.WORKFLOW, parent.workflow_mark())
+    assert not parent.workflow_is_gone()
+    host, pid, created = parent.workflow_mark().split("/")
+    monkeypatch.setenv(parent.WORKFLOW, f"{host}/{pid}/{float(created) - 5!r}")  # another process with its pid
+    assert parent.workflow_is_gone()
+    monkeypatch.setenv(parent.WORKFLOW, f"elsewhere/{pid}/1.0")
+    assert not parent.workflow_is_gone()
+    monkeypatch.delenv(parent.WORKFLOW)
+    assert not parent.workflow_is_gone()

@@ -1,10 +1,11 @@
-"""Stop a training when what started it is gone, so that a killed Snakemake leaves no orphan that blocks the rerun."""
+"""Stop a job when what started it is gone, so that a killed Snakemake leaves no orphan that blocks the rerun."""
 
 from __future__ import annotations
 
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,9 @@ import psutil
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
+WORKFLOW = "DARA_WORKFLOW"
+"""Environment variable in which a workflow names itself to its jobs. The ancestors of a job that has just started do
+not: when Snakemake is killed in that second, the job's shell lives on, waiting for the job."""
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong with the run itself, it resumes at the next start
 
 
@@ -23,6 +27,24 @@ def is_snakemake(command: Sequence[str]) -> bool:
         if os.path.basename(word) == "snakemake" and (i == 0 or command[i - 1] == "-m" or "/" in word):
             return True
     return False
+
+
+def workflow_mark() -> str:
+    """This process as `WORKFLOW` names it: host, pid and creation time."""
+    process = psutil.Process()
+    return f"{socket.gethostname()}/{process.pid}/{process.create_time()!r}"
+
+
+def workflow_is_gone() -> bool:
+    """Whether the workflow that started this job has ended; one on another host is its batch system's business."""
+    host, _, rest = os.environ.get(WORKFLOW, "").partition("/")
+    if host != socket.gethostname():
+        return False
+    pid, _, created = rest.partition("/")
+    try:
+        return repr(psutil.Process(int(pid)).create_time()) != created
+    except psutil.NoSuchProcess:
+        return True
 
 
 def watched_processes() -> list[psutil.Process]:
@@ -50,21 +72,25 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def exit_when_gone(processes: Sequence[psutil.Process]) -> None:
-    """Block until one of `processes` is gone, then end this process at once, without cleaning up.
+    """Block until one of `processes` or the workflow is gone, then end this process at once, without cleaning up.
 
     Everything on disk is written to be cut back after a crash, so an abrupt end is safe, and nothing can delay it.
     """
-    while all(is_alive(process) for process in processes):
+    while all(is_alive(process) for process in processes) and not workflow_is_gone():
         time.sleep(POLL_SECONDS)
-    gone = next(process.pid for process in processes if not is_alive(process))
-    log.error("process %d, which started this training, is gone: stopping; the next start resumes", gone)
+    gone = [str(process.pid) for process in processes if not is_alive(process)]
+    what = f"process {gone[0]}" if gone else "the workflow"
+    log.error("%s, which started this job, is gone: stopping; the next start resumes", what)
     os._exit(EXIT_CODE)
 
 
 def stop_with_parent(watch: Callable[[Sequence[psutil.Process]], None] = exit_when_gone) -> threading.Thread | None:
-    """Watch, in a daemon thread, the processes that started this one; None where there are none to watch."""
+    """Watch, in a daemon thread, the processes that started this one; None where there are none to watch.
+
+    To be called before anything that takes time.
+    """
     processes = watched_processes()
-    if not processes:
+    if not processes and not workflow_is_gone():
         return None
     thread = threading.Thread(target=watch, args=(processes,), name="parent-watch", daemon=True)
     thread.start()

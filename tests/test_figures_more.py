@@ -1,0 +1,359 @@
+"""Figures about activity, group size and energy: the numbers on their axes, from runs and from what was published."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
+
+from dara.analysis.figures import activity_curve, density_energy, energy_ratio, group_size, overview
+from dara.analysis.figures.render import render_figure
+from dara.analysis.published import read_published
+from dara.analysis.view_published import PublishedView
+from dara.analysis.view_runs import RunsView
+from dara.config import Experiment
+from synthetic import COMPARED, METHODS, experiment, simulate
+
+PUBLISHED = Path(__file__).parents[1] / "results" / "published" / "data"
+MODULES = {
+    "overview": overview,
+    "activity_curve": activity_curve,
+    "group_size": group_size,
+    "energy_ratio": energy_ratio,
+    "density_energy": density_energy,
+}
+COLOR = {name: entry.color for name, entry in METHODS.items()}
+
+
+def runs(asked: Experiment | None = None, **kwargs: object) -> RunsView:
+    """A view of made-up runs, which also have their number of groups."""
+    frames = simulate(**kwargs)
+    curves = frames["training_curves"]
+    steps = curves.drop_duplicates(["run_id", "step"]).assign(metric="groups", value=32.0)
+    frames["training_curves"] = pd.concat([curves, steps], ignore_index=True)
+    return RunsView(frames, asked or experiment(kwargs.get("task", "tool_calling")), METHODS, "laptop")
+
+
+def published(name: str, **changes: object) -> PublishedView:
+    """A view of the authors' numbers of one experiment."""
+    task = "math" if name == "math_main" else "tool_calling"
+    asked = experiment(task, name=name).model_copy(update=changes)
+    return PublishedView(read_published(PUBLISHED), asked, METHODS)
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+@pytest.fixture(scope="module")
+def tool():
+    return runs(missing=(("dara_asym", 102),), diverged={("grpo", 101): 23})
+
+
+@pytest.fixture(scope="module")
+def groups():
+    settings = tuple(("tiny-tool", size) for size in (4, 8, 16, 32))
+    return runs(seeds=(100, 101), steps=40, settings=settings)
+
+
+@pytest.fixture(scope="module")
+def math_published():
+    return published("math_main")
+
+
+@pytest.fixture(scope="module")
+def group_size_published():
+    return published("group_size")
+
+
+def points(axes, color: str) -> np.ndarray:
+    """(n, 2) of what is drawn without a line in a colour."""
+    found = [line for line in axes.lines if line.get_linestyle() == "None" and to_hex(line.get_color()) == color]
+    return np.concatenate([np.column_stack(line.get_data()) for line in found]).astype(float)
+
+
+def line_of(axes, color: str):
+    (line,) = [x for x in axes.lines if x.get_linestyle() != "None" and to_hex(x.get_color()) == color]
+    return line
+
+
+def shown_texts(figure) -> list:
+    """Every text that is drawn: matplotlib keeps tick labels outside of the limits and of axes that are off."""
+    hidden = set()
+    for axes in figure.axes:
+        if not axes.axison:
+            hidden |= {id(text) for text in [*axes.get_xticklabels(), *axes.get_yticklabels()]}
+        (left, right), (bottom, top) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
+        hidden |= {id(text) for text in axes.get_xticklabels() if not left <= text.get_position()[0] <= right}
+        hidden |= {id(text) for text in axes.get_yticklabels() if not bottom <= text.get_position()[1] <= top}
+    found = figure.findobj(matplotlib.text.Text)
+    return [text for text in found if text.get_text() and text.get_visible() and id(text) not in hidden]
+
+
+def check_layout(figure) -> None:
+    """Texts of at least 7 pt that stay in the figure and do not overlap; a legend outside of the panels."""
+    FigureCanvasAgg(figure).draw()
+    width, height = figure.get_size_inches() * figure.dpi
+    boxes = [(text.get_text(), text.get_window_extent(), text.get_fontsize()) for text in shown_texts(figure)]
+    for index, (text, box, size) in enumerate(boxes):
+        assert size >= 7, text
+        assert min(box.x0, box.y0) >= -1, text
+        assert box.x1 <= width + 1, text
+        assert box.y1 <= height + 1, text
+        for other, its, _ in boxes[:index]:
+            assert not box.overlaps(its), (text, other)
+    legend = figure.legends[0].get_window_extent()
+    assert all(not legend.overlaps(axes.get_window_extent()) for axes in figure.axes)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_same_figure_has_the_same_bytes(name, tool, tmp_path):
+    first = render_figure(MODULES[name].draw(tool), tmp_path / "a")
+    shuffled = {key: frame.sample(frac=1, random_state=3) for key, frame in tool.frames.items()}
+    again = RunsView(shuffled, tool.experiment, METHODS, "laptop")
+    second = render_figure(MODULES[name].draw(again), tmp_path / "b")
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_texts_have_their_place(name, tool, groups):
+    check_layout(MODULES[name].draw(tool))
+    check_layout(MODULES[name].draw(groups))
+    check_layout(MODULES[name].draw(runs(task="math", seeds=(100,), steps=12)))
+
+
+def test_texts_of_published_figures_have_their_place(math_published, group_size_published):
+    check_layout(energy_ratio.draw(math_published))
+    check_layout(group_size.draw(group_size_published))
+    check_layout(activity_curve.draw(published("tool_main")))
+
+
+@pytest.mark.parametrize("name", ["activity_curve", "group_size", "energy_ratio", "density_energy"])
+def test_a_source_without_the_numbers_is_an_error(name, tool):
+    empty = tool.frames | {key: tool.frames[key][:0] for key in ("training_curves", "energies")}
+    gone = RunsView(empty, tool.experiment, METHODS, "laptop")
+    with pytest.raises(ValueError, match=r"experiment tool_main: no "):
+        MODULES[name].draw(gone)
+
+
+def test_a_published_source_without_the_numbers_is_an_error(math_published, group_size_published):
+    with pytest.raises(ValueError, match=r"published: experiment math_main: no step with both reward/length/mean"):
+        activity_curve.draw(math_published)
+    with pytest.raises(ValueError, match=r"published: experiment group_size: no energy ratio of format"):
+        energy_ratio.draw(group_size_published)
+    with pytest.raises(ValueError, match=r"published: experiment math_main: no energies of single steps"):
+        density_energy.draw(math_published)
+
+
+@pytest.mark.parametrize(
+    ("method", "wanted", "weight"), [("gdpo", (12, 3), 1), ("dara_sym", (12, 12), 2), ("dara_asym", (12, 9.75), 2)]
+)
+def test_the_toy_batch_has_the_energies_of_the_paper(method, wanted, weight):
+    toy = overview.toy_of(method, METHODS[method].params)
+    np.testing.assert_allclose(toy.energies.total, wanted, atol=1e-4)
+    np.testing.assert_allclose(toy.weights, (1, weight), atol=1e-12)
+
+
+def test_the_overview_draws_what_the_methods_give(tool):
+    figure = overview.draw(tool)
+    bars = figure.axes[1]
+    heights = np.array([bar.get_height() for bar in bars.patches])
+    wanted = [6, 6, 2.25, 0.75, 6, 6, 9, 3, 6, 6, 9, 0.75]  # by method and reward: positive, negative
+    np.testing.assert_allclose(heights, wanted, atol=1e-4)
+    assert [to_hex(bar.get_facecolor()) for bar in bars.patches[::4]] == [
+        COLOR[name] for name in ("gdpo", "dara_sym", "dara_asym")
+    ]
+    found = [text.get_text() for text in shown_texts(figure)]
+    assert {"12\n\u00d71", "3\n\u00d71", "12\n\u00d72", "9.75\n\u00d72", "DARA-Asym"} <= set(found)
+    assert any(r"$\pi_2$ = 1/4" in text for text in found)
+    assert "$E_1$ = 12,  $E_2$ = 3" in found
+    assert "$w_1$ = 1,  $w_2$ = 2" in found
+
+
+def test_the_overview_takes_the_cap_of_the_methods_row(tool):
+    capped = METHODS | {"dara_sym": METHODS["dara_sym"].model_copy(update={"params": {"w_max": 1.5}})}
+    found = {
+        text.get_text() for text in shown_texts(overview.draw(RunsView(tool.frames, tool.experiment, capped, "x")))
+    }
+    assert {"6.75\n\u00d71.5", "$w_1$ = 1,  $w_2$ = 1.5"} <= found  # 1.5 squared times 3
+
+
+def test_the_overview_needs_one_of_its_methods():
+    view = runs(experiment(methods=("grpo",)), methods=("grpo",), seeds=(100,), steps=3)
+    with pytest.raises(ValueError, match="none of them"):
+        overview.draw(view)
+
+
+def test_activity_of_hand_computed_means():
+    np.testing.assert_allclose(activity_curve.activity(np.array([0, 0.5, 1]), 4), [0, 0.875, 0], atol=1e-15)
+    assert activity_curve.activity(0.25, 2) == pytest.approx(2 * 0.25 * 0.75)
+
+
+def test_activity_points_are_the_steps_of_the_runs(tool):
+    axes = activity_curve.draw(tool).axes[0]
+    curves = tool.frames["training_curves"]
+    mine = curves[(curves["method"] == "gdpo")].pivot(index=["run_id", "step"], columns="metric", values="value")
+    wanted = mine[["reward/format/mean", "density/format"]].to_numpy()
+    np.testing.assert_allclose(points(axes, COLOR["gdpo"]), wanted, rtol=0, atol=0)
+    assert len(points(axes, COLOR["grpo"])) == 80 + 23 + 80
+    lines = [line for line in axes.lines if line.get_linestyle() != "None"]
+    assert len(lines) == 4
+    dark = line_of(axes, "#333333")
+    assert float(dark.get_ydata()[200]) == pytest.approx(0.875)  # p = .5, G = 4
+
+
+def test_each_group_size_has_its_own_dark_curve(groups):
+    figure = activity_curve.draw(groups)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [f"tiny-tool, G={size}" for size in (4, 8, 16, 32)]
+    for axes, size in zip(figure.axes, (4, 8, 16, 32), strict=True):
+        assert float(line_of(axes, "#333333").get_ydata()[200]) == pytest.approx(1 - 2 * 0.5**size)
+
+
+def test_published_activity_is_of_the_page():
+    axes = activity_curve.draw(published("tool_main")).axes[0]
+    found = points(axes, COLOR["grpo"])
+    assert found.shape == (100, 2)
+    np.testing.assert_allclose(found[0], (0.0063, 0.0234))
+
+
+def test_a_reward_that_is_no_share_has_no_activity_curve(tool):
+    asked = tool.experiment.model_copy(update={"sparse_reward": "correctness"})
+    with pytest.raises(ValueError, match=r"laptop: experiment tool_main: \w+ has a mean correctness reward of 1\.\d+"):
+        activity_curve.draw(RunsView(tool.frames, asked, METHODS, "laptop"))
+
+
+def test_group_size_draws_medians_and_marks(groups):
+    figure = group_size.draw(groups)
+    assert len(figure.axes) == 8
+    assert len({axes.get_xlim() for axes in figure.axes}) == 1
+    curves, crossings = groups.frames["training_curves"], groups.frames["crossings"]
+    mine = curves[(curves["method"] == "gdpo") & (curves["group_size"] == 8) & (curves["metric"] == "density/format")]
+    line = line_of(figure.axes[1], COLOR["gdpo"])
+    np.testing.assert_allclose(line.get_ydata(), mine.groupby("step")["value"].median(), atol=1e-12)
+    for axes, size in ((figure.axes[2], 4), (figure.axes[3], 8)):  # row by row: two densities, then their strips
+        for method in COMPARED:
+            here = crossings[(crossings["group_size"] == size) & (crossings["method"] == method)]
+            first = here.loc[here["threshold"] == 0.8, "first_step"].astype("float64").fillna(40.0)
+            assert sorted(points(axes, COLOR[method])[:, 0]) == sorted(first)
+
+
+def test_published_group_sizes_have_the_published_crossings(group_size_published):
+    figure = group_size.draw(group_size_published)
+    strip = figure.axes[3]  # G=8
+    assert figure.axes[1].get_title(loc="left").endswith("G=8")
+    wanted = {"grpo": [41, 57, 100], "gdpo": [29, 90, 100], "dara_sym": [14, 14], "dara_asym": [13, 14]}
+    for method, steps in wanted.items():
+        assert sorted(points(strip, COLOR[method])[:, 0]) == steps
+    hollow = [line for line in strip.lines if line.get_markerfacecolor() == "white"]
+    assert [line.get_xdata()[0] for line in hollow] == [100, 100]
+    assert len(line_of(figure.axes[1], COLOR["gdpo"]).get_xdata()) == 13
+
+
+def test_marks_on_one_step_stand_apart():
+    marks = [group_size.Mark(seed, 5, "reached", None, 9) for seed in range(2)]
+    marks.append(group_size.Mark(2, None, "not_reached", None, 9))
+    assert group_size._shifts(marks) == [-0.25, 0.25, 0.0]
+
+
+def test_group_size_needs_a_threshold(tool):
+    asked = tool.experiment.model_copy(update={"thresholds": {}})
+    with pytest.raises(ValueError, match="the sparse reward 'format' has no thresholds"):
+        group_size.draw(RunsView(tool.frames, asked, METHODS, "laptop"))
+    low = tool.experiment.model_copy(update={"thresholds": {"format": (0.9, 0.5)}})
+    assert group_size.threshold_of(RunsView(tool.frames, low, METHODS, "laptop")) == 0.5
+
+
+def energies(values: dict[int, tuple]) -> RunsView:
+    """One DARA-Sym run whose steps have (sparse energy, dense energy, weight); contributions are w^2 times as much."""
+    view = runs(experiment(methods=("dara_sym",)), methods=("dara_sym",), seeds=(100,), steps=len(values))
+    frame = view.frames["energies"].copy()
+    for step, (sparse, dense, weight) in values.items():
+        for reward, energy, factor in (("format", sparse, weight), ("correctness", dense, 1.0)):
+            here = (frame["step"] == step) & (frame["reward"] == reward)
+            found = [factor, energy / 4, 3 * energy / 4, factor**2 * energy / 4, factor**2 * 3 * energy / 4]
+            names = ["weight", "energy_pos", "energy_neg", "contributed_pos", "contributed_neg"]
+            frame.loc[here, names] = found
+    return RunsView(view.frames | {"energies": frame}, view.experiment, METHODS, "laptop")
+
+
+def test_ratios_of_runs_are_quotients_of_trailing_sums():
+    view = energies({1: (8.0, 16.0, 2.0), 2: (2.0, 4.0, 5.0), 3: (0.0, 20.0, 1.0)})
+    found = energy_ratio.runs_ratios(view, view.settings[0], "dara_sym")
+    np.testing.assert_allclose(found.before["middle"], [8 / 16, 10 / 20, 10 / 40])
+    np.testing.assert_allclose(found.after["middle"], [32 / 16, 82 / 20, 82 / 40])
+    assert found.capped.to_list() == [0, 1, 0]
+    axes = energy_ratio.draw(view).axes[0]
+    np.testing.assert_allclose(line_of(axes, COLOR["gdpo"]).get_ydata(), [0.5, 0.5, 0.25])
+    np.testing.assert_allclose(line_of(axes, COLOR["dara_sym"]).get_ydata(), [2, 4.1, 2.05])
+    assert list(line_of(axes, "#333333").get_ydata()) == [1, 1]
+    assert [(patch.get_x(), patch.get_width()) for patch in axes.patches] == [(1.5, 1)]
+
+
+def test_a_step_without_dense_energy_has_no_ratio():
+    view = energies({1: (8.0, 0.0, 2.0), 2: (2.0, 4.0, 1.0)})
+    found = energy_ratio.runs_ratios(view, view.settings[0], "dara_sym")
+    assert found.before["middle"].to_dict() == {2: 2.5}
+
+
+@pytest.mark.parametrize(
+    ("capped", "start"), [([0, 1, 0, 1, 1], 4), ([1, 1], 1), ([0, 1, 0.5], None), ([0, 0], None), ([], None)]
+)
+def test_cap_start(capped, start):
+    assert energy_ratio.cap_start(pd.Series(capped, index=range(1, len(capped) + 1), dtype=float)) == start
+
+
+def test_published_ratios_and_their_cap(math_published):
+    figure = energy_ratio.draw(math_published)
+    facts = math_published.rows[math_published.rows["metric"] == "first_step/cap"].set_index("model")["value"]
+    assert len(figure.axes) == len(facts) == 3
+    for axes, (model, size) in zip(figure.axes, math_published.settings, strict=True):
+        assert (axes.get_title(loc="left"), size) == (f"{model}\nG=16, DARA-Sym", 16)
+        assert f"cap from step {facts[model]:.0f}" in [text.get_text() for text in axes.texts]
+        assert min(patch.get_x() for patch in axes.patches) == facts[model] - 0.5
+        assert len(axes.patches) == 101 - facts[model]
+        assert len(line_of(axes, COLOR["gdpo"]).get_ydata()) == 100
+        top = max(float(line.get_ydata().max()) for line in axes.lines if len(line.get_xdata()) > 2)
+        assert axes.get_ylim()[1] > top
+    small = line_of(figure.axes[0], COLOR["gdpo"]).get_ydata()
+    assert (small[0], round(float(small[39]), 3)) == (0.942559, 0.448)
+
+
+def test_the_cap_is_the_methods_own(math_published):
+    from dara.methods import dara_asym, dara_sym
+
+    for method in (dara_sym, dara_asym):
+        assert inspect.signature(method.contributions).parameters["w_max"].default == energy_ratio.W_MAX
+    capped = METHODS | {"dara_sym": METHODS["dara_sym"].model_copy(update={"params": {"w_max": 3.0}})}
+    view = PublishedView(math_published.published, math_published.experiment, capped)
+    assert energy_ratio.cap_of(view, "dara_sym") == 3.0
+
+
+def test_density_and_energy_before_and_after(tool):
+    before, after = density_energy.draw(tool).axes
+    frame = tool.frames["energies"]
+    mine = frame[(frame["method"] == "dara_asym") & (frame["reward"] == "format")].sort_values(["run_id", "step"])
+    found = points(before, COLOR["dara_asym"])
+    np.testing.assert_allclose(found[:, 0], mine["density"])
+    np.testing.assert_allclose(found[:, 1], 32 * 3 * mine["density"])  # the made-up energies follow Eq. 5
+    contributed = mine["contributed_pos"] + mine["contributed_neg"]
+    np.testing.assert_allclose(points(after, COLOR["dara_asym"])[:, 1], contributed)
+    for axes in (before, after):
+        line = line_of(axes, "#333333")
+        assert (list(line.get_xdata()), list(line.get_ydata())) == ([0, 1], [0, 96])
+        assert axes.get_ylim()[1] > max(96, contributed.max())
+
+
+def test_an_odd_number_of_settings_leaves_no_empty_panel():
+    view = runs(seeds=(100,), steps=12, settings=tuple(("tiny-tool", size) for size in (4, 8, 16)))
+    wanted = {"activity_curve": 3, "group_size": 6, "energy_ratio": 6, "density_energy": 6}
+    assert {name: len(MODULES[name].draw(view).axes) for name in wanted} == wanted

@@ -1,0 +1,127 @@
+"""Group sizes side by side: the density of the sparse reward over steps, and when each run reaches the threshold."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from dara.analysis.figures.look import (
+    INK,
+    draw_band,
+    legend_below,
+    look_of,
+    method_handles,
+    new_figure,
+    no_numbers,
+    step_axis,
+    styled,
+)
+from dara.analysis.view import Mark, Setting, View
+
+PAPER_THRESHOLD = 0.8  # the level of the paper's own figure
+OPEN = {"markerfacecolor": "white", "markeredgewidth": 1.0}
+CURVE_HEIGHT, STRIP_HEIGHT = 1.35, 0.75  # inches
+
+
+@styled
+def draw(view: View) -> Figure:
+    """A panel a setting (model and group size): densities, and under them a strip with a mark a run.
+
+    Lines are the middle over runs and bands their quartiles, where the source has them. A mark stands at the first step
+    at which a run's mean reward is at least `PAPER_THRESHOLD` (the lowest threshold where that is none of them), open
+    at the end of the budget where the run did not get there.
+    ValueError where the source has no density of the sparse reward, or the experiment no threshold of it.
+    """
+    threshold = threshold_of(view)
+    metric = f"density/{view.experiment.sparse_reward}"
+    curves = {
+        setting: {method: view.curve(metric, method, setting) for method in view.methods} for setting in view.settings
+    }
+    shown = [setting for setting, found in curves.items() if any(len(curve) for curve in found.values())]
+    if not shown:
+        raise no_numbers(view, f"curve of {metric}")
+    columns = min(2, len(shown))
+    rows = -(-len(shown) // columns)
+    heights = {"height_ratios": [CURVE_HEIGHT, STRIP_HEIGHT] * rows}
+    figure, panels = new_figure(2 * rows, columns, (CURVE_HEIGHT + STRIP_HEIGHT) / 2 + 0.2, gridspec_kw=heights)
+    drawn = {method for found in curves.values() for method, curve in found.items() if len(curve)}
+    for place, setting in enumerate(shown):
+        row, column = divmod(place, columns)
+        upper, lower = panels[2 * row, column], panels[2 * row + 1, column]
+        _draw_densities(upper, view, setting, curves[setting])
+        drawn |= _draw_strip(lower, view, setting, threshold)
+        upper.set_ylabel(f"{view.experiment.sparse_reward} density" if column == 0 else "")
+        lower.set_xlabel("step" if row == rows - 1 else "")
+    for place in range(len(shown), rows * columns):
+        panels[2 * (rows - 1), place % columns].remove()
+        panels[2 * (rows - 1) + 1, place % columns].remove()
+    handles = method_handles(view, drawn, marked=True)
+    marks = _mark_handles(view.experiment.sparse_reward, threshold)
+    legend_below(figure, handles + marks, columns=max(3, len(handles)), note=view.curve_note(metric))
+    return figure
+
+
+def threshold_of(view: View) -> float:
+    """The threshold whose first crossing is marked."""
+    reward = view.experiment.sparse_reward
+    thresholds = view.experiment.thresholds.get(reward, ())
+    if not thresholds:
+        raise ValueError(
+            f"experiment {view.experiment.experiment}: the sparse reward {reward!r} has no thresholds; "
+            f"add `thresholds: {{{reward}: [0.8]}}` to the experiment"
+        )
+    return PAPER_THRESHOLD if PAPER_THRESHOLD in thresholds else min(thresholds)
+
+
+def _draw_densities(axes: Axes, view: View, setting: Setting, curves: dict[str, pd.DataFrame]) -> None:
+    """The curves of one setting; the steps stand under the strip below."""
+    for method, curve in curves.items():
+        draw_band(axes, curve, look_of(method, view.entries))
+    axes.set_title(view.setting_label(setting), loc="left")
+    axes.set_ylim(-0.02, 1.03)
+    step_axis(axes, view.budget(setting), label=False)
+    axes.tick_params(labelbottom=False)
+
+
+def _draw_strip(axes: Axes, view: View, setting: Setting, threshold: float) -> set[str]:
+    """A row a method, the first on top; equal steps of a method stand a little apart. Returns methods with marks."""
+    reward = view.experiment.sparse_reward
+    drawn = set()
+    for row, method in enumerate(view.methods):
+        look = look_of(method, view.entries)
+        marks = view.marks("first", reward, threshold, method, setting)
+        drawn |= {method} if marks else set()
+        for mark, shift in zip(marks, _shifts(marks), strict=True):
+            style = {"markersize": 3.5} | ({} if mark.step is not None else OPEN)
+            axes.plot(
+                place_of(mark), row + shift, look.marker, color=look.color, clip_on=False, zorder=3, **style
+            )  # fmt: skip
+    step_axis(axes, view.budget(setting), label=False)
+    axes.set_ylim(len(view.methods) - 0.4, -0.6)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    return drawn
+
+
+def place_of(mark: Mark) -> int:
+    """The step of the mark, or the end of the budget where the run did not get there."""
+    return mark.budget if mark.step is None else mark.step
+
+
+def _shifts(marks: list[Mark]) -> list[float]:
+    """Vertical offsets in rows: 0 for a step that one run has, spread over the row where several share it."""
+    places = [place_of(mark) for mark in marks]
+    shifts = []
+    for index, place in enumerate(places):
+        count, before = places.count(place), places[:index].count(place)
+        shifts.append(0.5 * (before - (count - 1) / 2) / max(1, count - 1))
+    return shifts
+
+
+def _mark_handles(reward: str, threshold: float) -> list[Line2D]:
+    """What full and open marks are."""
+    quiet = {"color": INK, "marker": "o", "linestyle": "none", "markersize": 3.5}
+    full = Line2D([], [], **quiet, label=f"first step of a run with {reward} \u2265 {threshold:g}")
+    return [full, Line2D([], [], **quiet, **OPEN, label="not within the budget")]

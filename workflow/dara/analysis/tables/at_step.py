@@ -1,0 +1,213 @@
+"""Tables of scores at one step: which step, mean and spread as cells, and what stands under the table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from dara.analysis.tables.cells import MISSING, number
+from dara.analysis.tables.render import Table
+from dara.analysis.view import Estimate, Setting, View
+
+PUBLISHED = "published"
+BASE = "base"
+BASE_LABEL = "Base"
+RAW = ("low", "high", "sd", "n")
+"""Raw columns beside the value of each metric: `<metric>_low`, ..."""
+
+Steps = Mapping[Setting, int | None]
+"""The step to show of each setting; None where the source does not say at which step its scores are."""
+
+
+def is_published(view: View) -> bool:
+    """Whether the numbers are the authors'."""
+    return view.source == PUBLISHED
+
+
+def steps_at(view: View, metrics: Sequence[str], at: int) -> dict[Setting, int | None]:
+    """The step to compare at, of each setting that has scores there.
+
+    Of the published that is step `at`. Of ours it is the scored step nearest to `at` percent of the planned steps (the
+    authors' tool-calling trainings have 100 steps, so that both are the same share); of two equally near the earlier.
+
+    Raises:
+        ValueError: no setting has one of these metrics at such a step.
+    """
+    steps: dict[Setting, int | None] = {}
+    for setting in view.settings:
+        if is_published(view):
+            if _any_score(view, metrics, setting, at):
+                steps[setting] = at
+            continue
+        scored = [set(view.curve(metric, method, setting).index) for metric in metrics for method in view.methods]
+        common = set.intersection(*[found for found in scored if found] or [set()])
+        if common:
+            steps[setting] = min(common, key=lambda step: (abs(step - at * view.budget(setting) / 100), step))
+    if not steps:
+        where = f"at step {at}" if is_published(view) else "that all methods have at one step"
+        raise no_numbers(view, f"no score ({', '.join(metrics)}) {where}")
+    return steps
+
+
+def score_table(
+    view: View,
+    metrics: Mapping[str, str],
+    steps: Steps,
+    title: str,
+    notes: Sequence[str],
+    best: Mapping[str, bool] | None = None,
+) -> Table:
+    """One row a (setting, method) that has a score, the base model first: `mean ± SD` in percent, and n.
+
+    Args:
+        metrics: metric -> header.
+        steps: of each setting to show.
+        notes: what the table says besides spread, steps, and the view's own notes.
+        best: metric -> whether more is better, of the columns whose best method is set in bold (`clearly_best`).
+
+    Returns:
+        Raw columns: method, step, and for each metric the value as a fraction, and _low, _high, _sd, _n.
+    """
+    rows: list[dict[str, object]] = []
+    bold: set[tuple[int, str]] = set()
+    empty: list[str] = []
+    for setting, step in steps.items():
+        found: dict[str, dict[str, Estimate | None]] = {}
+        start = len(rows)
+        for method in (BASE, *view.methods):
+            row, found[method] = row_of(view, setting, method, step, metrics)
+            if any(found[method].values()):
+                rows.append(row)
+                continue
+            del found[method]
+            if method != BASE:
+                empty.append(f"{row['Method']}{f' of {setting[0]}' if len(view.settings) > 1 else ''}")
+        for metric, more in (best or {}).items():
+            winner = clearly_best({name: each[metric] for name, each in found.items() if name != BASE}, more=more)
+            if winner:
+                bold.add((start + list(found).index(winner), metrics[metric]))
+    if not rows:
+        raise no_numbers(view, f"no score ({', '.join(metrics)})")
+    missing = [f"Without a score here: {', '.join(empty)}."] if empty else []
+    base = ["Base: the model before training (step 0)."] if any(row["method"] == BASE for row in rows) else []
+    shown = [0, *dict.fromkeys(steps.values())]
+    return Table(
+        pd.DataFrame(rows),
+        title_of(view, title),
+        [*notes, *base, spread_note(view), *missing, *view.notes(list(metrics), shown)],
+        [*setting_columns(view), "Method", "n", *metrics.values()],
+        numeric=("G", "n", *metrics.values()),
+        bold=frozenset(bold),
+    )
+
+
+def row_of(
+    view: View, setting: Setting, method: str, step: int | None, metrics: Mapping[str, str]
+) -> tuple[dict[str, object], dict[str, Estimate | None]]:
+    """One row of a table of scores, and its estimates by metric; the base model always at step 0."""
+    at = 0 if method == BASE else step
+    found = {metric: view.score(metric, method, setting, at) for metric in metrics}
+    row: dict[str, object] = setting_cells(setting)
+    row["Method"] = BASE_LABEL if method == BASE else view.method_label(method)
+    row["n"] = runs_behind(found.values())
+    row |= {header: mean_sd(found[metric], digits(view)) for metric, header in metrics.items()}
+    row |= {"method": method, "step": math.nan if at is None else at}
+    for metric, estimate in found.items():
+        row[metric] = estimate.value if estimate else math.nan
+        row |= {f"{metric}_{name}": _raw(getattr(estimate, name, None)) for name in RAW}
+    return row, found
+
+
+def runs_behind(estimates: Sequence[Estimate | None]) -> str:
+    """`3`, or `2 to 3` where the scores of one row have different numbers of runs; a dash where it is not known."""
+    counts = sorted({estimate.n for estimate in estimates if estimate and estimate.n is not None})
+    if not counts:
+        return MISSING
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+
+
+def clearly_best(estimates: Mapping[str, Estimate | None], *, more: bool) -> str | None:
+    """The method with the best value, where its interval does not overlap that of any other method; else None.
+
+    None too where a method has no interval: then nothing says how large a difference must be.
+    """
+    known = {method: estimate for method, estimate in estimates.items() if estimate}
+    if len(known) < 2 or any(estimate.low is None or estimate.high is None for estimate in known.values()):
+        return None
+    best = (max if more else min)(known, key=lambda method: known[method].value)
+    rest = [estimate for method, estimate in known.items() if method != best]
+    apart = [e.high < known[best].low if more else e.low > known[best].high for e in rest]
+    return best if all(apart) else None
+
+
+def mean_sd(estimate: Estimate | None, decimals: int) -> str:
+    """`50.66 ± 0.23` in percent; the value alone without a spread, a dash without a value."""
+    if estimate is None:
+        return MISSING
+    shown = number(100 * estimate.value, decimals)
+    return f"{shown} ± {number(100 * estimate.sd, decimals)}" if estimate.sd is not None else shown
+
+
+def digits(view: View) -> int:
+    """Decimals of a percentage: as many as the authors print; of ours one, of a few hundred questions."""
+    return 2 if is_published(view) else 1
+
+
+def setting_cells(setting: Setting) -> dict[str, object]:
+    """The cells `Model` and `G` of a setting."""
+    return {"Model": setting[0], "G": MISSING if setting[1] is None else str(setting[1])}
+
+
+def name_of(setting: Setting) -> str:
+    """`model, G=4`."""
+    model, size = setting
+    return model if size is None else f"{model}, G={size}"
+
+
+def setting_columns(view: View) -> list[str]:
+    """Those of `Model` and `G` in which the settings of a view differ."""
+    several = {"Model": {model for model, _ in view.settings}, "G": {size for _, size in view.settings}}
+    return [column for column, values in several.items() if len(values) > 1]
+
+
+def title_of(view: View, what: str) -> str:
+    """`what (experiment, source)`, with the model where there is only one."""
+    models = {model for model, _ in view.settings}
+    model = f", {next(iter(models))}" if len(models) == 1 else ""
+    return f"{what} ({view.experiment.experiment}{model}, {view.source})"
+
+
+def spread_note(view: View) -> str:
+    """What `±` and n are, and which intervals there are."""
+    common = "In percent (CSV: fractions). Mean ± sample SD over training seeds, and n, the runs behind it"
+    if is_published(view):
+        return f"{common}; no SD where none was published. Interval: none was published."
+    return (
+        f"{common}; no SD of one run. Interval: 95 % Student's t over seeds, of the mean, in the columns _low and "
+        "_high of the CSV. Diverged runs are left out of the means."
+    )
+
+
+def step_note(view: View, steps: Steps, at: int) -> str:
+    """At which steps the scores are, and of how many."""
+    if is_published(view):
+        return f"Scores at step {at}."
+    each = {setting: f"{name_of(setting)}: step {step} of {view.budget(setting)}" for setting, step in steps.items()}
+    texts = {text.split(": ")[1] for text in each.values()}
+    where = texts.pop() if len(texts) == 1 else "; ".join(each.values())
+    return f"The scored step nearest to {at} % of training: {where}."
+
+
+def no_numbers(view: View, what: str) -> ValueError:
+    """The error of a source that lacks what a table shows."""
+    return ValueError(f"source {view.source}, experiment {view.experiment.experiment}: {what}")
+
+
+def _any_score(view: View, metrics: Sequence[str], setting: Setting, step: int | None) -> bool:
+    return any(view.score(metric, method, setting, step) for metric in metrics for method in view.methods)
+
+
+def _raw(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -1,0 +1,248 @@
+"""The numbers that the authors published, as tables and figures ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import pandas as pd
+
+from dara.analysis.crossing import HOLD
+from dara.analysis.published import MODELS, SETTING
+from dara.analysis.published_notes import BASE, published_notes
+from dara.analysis.view import CURVE, Estimate, Mark, Setting
+from dara.config import Experiment, MethodEntry
+
+SOURCE = "published"
+
+CURVE_FILES = (
+    *("training_rewards", "training_densities", "tool_checkpoints", "validation"),
+    *("group_size_densities", "heldout", "energy_ratios"),
+)
+"""The files of curves. Where the authors published a quantity twice, a curve is that of the page."""
+
+SCORE_FILES = (
+    *("tool_step100", "tool_step60", "three_rewards", "math_step50", "fixed_weights", "extended"),
+    *("heldout", "tool_checkpoints", "validation"),
+)
+"""The files of scores, those with standard deviations first: the first that has a score is taken. The files of other
+selections of the same runs (`tool_step100_all_seeds`, `tool_step100_page`) are for comparing sources."""
+
+MARK_FILES = ("first_steps", "group_size_crossings", "thresholds")
+MARK_METRIC = {"first": "first_step", "stable": "stable_crossing"}
+
+
+class PublishedView:
+    """The published numbers of one experiment; see `View`.
+
+    Args:
+        published: all published rows, from `read_published`.
+        experiment: the experiment as config/published.yaml has it.
+        methods: all rows of config/methods.yaml.
+
+    Raises:
+        ValueError: nothing of the experiment and its methods was published, or a method has no row.
+    """
+
+    def __init__(self, published: pd.DataFrame, experiment: Experiment, methods: Mapping[str, MethodEntry]) -> None:
+        self.published = published
+        self.source = SOURCE
+        self.experiment = experiment
+        self.entries = methods
+        listed = list(methods) if experiment.methods == "all" else list(experiment.methods)
+        for method in listed:
+            if method not in methods:
+                raise ValueError(
+                    f"experiment {experiment.experiment}: method {method!r} has no row in the methods "
+                    f"({', '.join(methods)}); add it with a label and a color to config/methods.yaml"
+                )
+        self.methods = {method: methods[method] for method in listed}
+        numbers = published[(published["experiment"] == experiment.experiment) & (published["unit"] != SETTING)]
+        self.rows = numbers[numbers["method"].isin([*listed, BASE])]
+        """The published numbers of this experiment and its methods; with the columns of `read_published`."""
+        if self.rows.empty:
+            raise ValueError(
+                f"experiment {experiment.experiment}: nothing was published of it and its methods "
+                f"({', '.join(listed)}); published are {', '.join(sorted(set(published['experiment'])))}"
+            )
+        self.settings: tuple[Setting, ...] = _settings(self.rows)
+        self._by_method = dict(list(self.rows.groupby(["method", "model"])))
+        settings = published[(published["experiment"] == experiment.experiment) & (published["unit"] == SETTING)]
+        self._planned_steps = settings.loc[settings["metric"] == "steps", "value"].dropna().to_list()
+        self._budgets = {setting: self._budget(setting) for setting in self.settings}
+
+    def setting_label(self, setting: Setting) -> str:
+        """`model, G=4`; empty where there is one setting."""
+        return f"{setting[0]}, G={setting[1]}" if len(self.settings) > 1 else ""
+
+    def method_label(self, method: str) -> str:
+        """The method's label."""
+        return self.methods[method].label
+
+    def budget(self, setting: Setting) -> int:
+        """The published number of steps; more where a later crossing shows that a run was longer."""
+        return self._budgets[setting]
+
+    def planned(self, method: str, setting: Setting) -> list[int | None]:
+        """The seeds of the runs whose crossings were published; empty where their seeds were not."""
+        metrics = tuple(f"{name}/{self.experiment.sparse_reward}/" for name in MARK_METRIC.values())
+        mine = self._rows(method, setting, MARK_FILES)
+        mine = mine[mine["metric"].str.startswith(metrics)]
+        return sorted(int(seed) for seed in mine["seed"].dropna().unique())
+
+    def curve(self, metric: str, method: str, setting: Setting) -> pd.DataFrame:
+        """`CURVE`: median and quartiles where they were published, else means (or medians) without a band."""
+        rows = self._curve_rows(metric, method, setting)
+        middle = rows[rows["metric"].isin([metric, f"{metric}:median"])].sort_values("step")
+        steps = pd.Index(middle["step"].astype(int), name="step")
+        columns = {"middle": middle["value"].to_numpy(), "n": middle["n_seeds"].astype("float64").to_numpy()}
+        curve = pd.DataFrame(columns, index=steps)
+        for column, quartile in (("low", "q25"), ("high", "q75")):
+            values = rows[rows["metric"] == f"{metric}:{quartile}"]
+            curve[column] = pd.Series(values["value"].to_numpy(), values["step"].astype(int)).reindex(steps)
+        return curve[list(CURVE)].astype(float)
+
+    def curve_note(self, metric: str) -> str:
+        """`median and quartiles over 5 runs`, or `means over runs (GRPO 3, GDPO 2), no band`."""
+        curves = {
+            method: [rows for setting in self.settings if len(rows := self._curve_rows(metric, method, setting))]
+            for method in self.methods
+        }
+        found = [rows for of_method in curves.values() for rows in of_method]
+        if not found:
+            return ""
+        counts = {method: _count(of_method) for method, of_method in curves.items() if of_method}
+        if set(counts.values()) == {"1"}:
+            return "one run a method"
+        statistics = {name.partition(":")[2] for rows in found for name in rows["metric"]}
+        text = "median and quartiles" if "q25" in statistics else "median" if "median" in statistics else "mean"
+        if len(set(counts.values())) == 1:
+            text += f" over {next(iter(counts.values()))} runs"
+        else:
+            listed = ", ".join(f"{self.methods[method].label} {count}" for method, count in counts.items())
+            text += f" over runs ({listed})"
+        others = _steps_of_other_runs(found)
+        return text + (f"; of other runs at step {', '.join(map(str, others))}" if others else "")
+
+    def marks(
+        self, kind: Literal["first", "stable"], reward: str, threshold: float, method: str, setting: Setting
+    ) -> list[Mark]:
+        """One mark a published run; the seed is None where it was not published."""
+        mine = self._rows(method, setting, MARK_FILES)
+        mine = mine[mine["metric"] == f"{MARK_METRIC[kind]}/{reward}/{threshold:g}"].sort_values("seed", kind="stable")
+        budget = self.budget(setting)
+        marks = []
+        for row in mine.itertuples():
+            step = None if pd.isna(row.value) else int(row.value)
+            seed = None if pd.isna(row.seed) else int(row.seed)
+            marks.append(Mark(seed, step, "not_reached" if step is None else "reached", None, budget))
+        return marks
+
+    def score(self, metric: str, method: str, setting: Setting, step: int | None) -> Estimate | None:
+        """The published score over seeds with its SD; `step` None is for scores that have none."""
+        rows = self._score_rows(method, setting)
+        rows = rows[(rows["metric"] == metric) & (rows["step"].isna() if step is None else _equal(rows["step"], step))]
+        if rows.empty:
+            return None
+        row = rows.iloc[0]
+        return Estimate(
+            value=float(row["value"]),
+            sd=None if pd.isna(row["sd"]) else float(row["sd"]),
+            n=None if pd.isna(row["n_seeds"]) else int(row["n_seeds"]),
+            note=row["note"],
+        )
+
+    def last_step(self, metrics: Sequence[str], setting: Setting) -> int | None:
+        """The last step at which every method that was scored has all of these scores."""
+        steps = []
+        for method in self.methods:
+            rows = self._score_rows(method, setting)
+            rows = rows[rows["metric"].isin(list(metrics)) & rows["step"].notna()]
+            steps += [set(found.astype(int)) for _, found in rows.groupby("metric")["step"]]
+        common = set.intersection(*steps) if steps else set()
+        return max(common) if common else None
+
+    def notes(self, metrics: Sequence[str] | None = None, steps: Sequence[int | None] | None = None) -> list[str]:
+        """Where the numbers are from, their seeds, and what the authors' sources and docs/published.md say of them."""
+        labels = {method: entry.label for method, entry in self.methods.items()}
+        return published_notes(self._shown(metrics, steps), labels)
+
+    def _budget(self, setting: Setting) -> int:
+        model, size = setting
+        mine = self.rows[(self.rows["model"] == model) & _size(self.rows, size)]
+        stable = mine.loc[mine["metric"].str.startswith(f"{MARK_METRIC['stable']}/"), "value"].dropna()
+        longest = mine["step"].max()
+        found = [*self._planned_steps, *(stable + HOLD), *([] if pd.isna(longest) else [longest])]
+        return int(max(found, default=0))
+
+    def _rows(self, method: str, setting: Setting, files: Iterable[str]) -> pd.DataFrame:
+        model, size = setting
+        rows = self._by_method.get((method, model), self.rows[:0])
+        # The base model has no group size; it is the start of all.
+        return rows[
+            rows["file"].isin(list(files)) & (rows["group_size"].isna() if method == BASE else _size(rows, size))
+        ]
+
+    def _curve_rows(self, metric: str, method: str, setting: Setting) -> pd.DataFrame:
+        """The rows over seeds of one curve: value (or median) and quartiles, all of one file."""
+        rows = self._rows(method, setting, CURVE_FILES)
+        names = [metric, *(f"{metric}:{suffix}" for suffix in ("median", "q25", "q75"))]
+        rows = rows[rows["metric"].isin(names) & rows["seed"].isna() & rows["step"].notna() & rows["value"].notna()]
+        return rows[rows["file"] == min(rows["file"], key=CURVE_FILES.index)] if len(rows) else rows
+
+    def _score_rows(self, method: str, setting: Setting) -> pd.DataFrame:
+        """The scores over seeds, one row a metric and step: that of the first file that has it."""
+        rows = self._rows(method, setting, SCORE_FILES)
+        rows = rows[rows["seed"].isna() & rows["value"].notna()]
+        rank = rows["file"].map(SCORE_FILES.index)
+        return rows.iloc[rank.argsort(kind="stable")].drop_duplicates(["metric", "step"]) if len(rows) else rows
+
+    def _shown(self, metrics: Sequence[str] | None, steps: Sequence[int | None] | None) -> pd.DataFrame:
+        """The rows behind scores and marks, in the order of settings and methods."""
+        found = []
+        for setting in self.settings:
+            for method in (BASE, *self.methods):
+                found += [self._score_rows(method, setting), self._rows(method, setting, MARK_FILES)]
+        rows = pd.concat(found)
+        rows = rows[~rows.index.duplicated()]
+        if metrics is not None:
+            rows = rows[rows["metric"].isin(list(metrics))]
+        if steps is not None:
+            known = rows["step"].isin([step for step in steps if step is not None])
+            rows = rows[known | (rows["step"].isna() & (None in steps))]
+        return rows
+
+
+def _settings(rows: pd.DataFrame) -> tuple[Setting, ...]:
+    """The (model, group size) pairs of trained models, in the order of `MODELS`."""
+    trained = rows.loc[rows["method"] != BASE, ["model", "group_size"]].drop_duplicates()
+    pairs = {(model, None if pd.isna(size) else int(size)) for model, size in trained.itertuples(index=False)}
+    return tuple(sorted(pairs, key=lambda pair: (MODELS.index(pair[0]), pair[1] or 0)))
+
+
+def _size(rows: pd.DataFrame, size: int | None) -> pd.Series:
+    return rows["group_size"].isna() if size is None else _equal(rows["group_size"], size)
+
+
+def _equal(column: pd.Series, value: int) -> pd.Series:
+    """Where a column that may be empty has the value."""
+    return column.eq(value).fillna(False).astype(bool)
+
+
+def _count(curves: Sequence[pd.DataFrame]) -> str:
+    """`3`, `2 to 3` over settings, or `unknown`: the number of seeds behind most points of a method's curves."""
+    usual = [rows["n_seeds"].dropna().mode() for rows in curves]
+    counts = sorted({int(modes.iloc[0]) for modes in usual if len(modes)})
+    if not counts:
+        return "unknown"
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+
+
+def _steps_of_other_runs(curves: Iterable[pd.DataFrame]) -> list[int]:
+    """Steps at which a curve rests on other seeds than at most of its steps, where both are known."""
+    steps = set()
+    for rows in curves:
+        for _, mine in rows.groupby(["model", "group_size", "metric"], dropna=False):
+            usual = mine["seeds"].mode()
+            steps |= set(mine.loc[mine["seeds"] != usual.iloc[0], "step"].astype(int)) if len(usual) else set()
+    return sorted(steps)

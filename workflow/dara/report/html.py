@@ -1,0 +1,227 @@
+"""The report of a preset as one HTML file that opens without a network, and with no script in it."""
+
+from __future__ import annotations
+
+import logging
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from dara.analysis import FRAMES, read_frame
+from dara.analysis.published import read_published
+from dara.config import Experiment
+from dara.dag import Workflow
+from dara.files import write_atomically
+from dara.loading import load_published
+from dara.report.claims import Result, assess
+from dara.report.evidence import Evidence
+from dara.report.pieces import Figure, MarkdownTable, caption, read_figure, read_table
+from dara.report.provenance import Run, runs_of
+from dara.report.verdicts import OVERALL, Verdict
+
+log = logging.getLogger(__name__)
+
+LONGEST = 2000
+"""Characters of a prompt or a response that are shown."""
+
+Published = Mapping[str, Experiment]
+"""The published experiments by name (`load_published`)."""
+
+SIDE_BY_SIDE = "{}_side_by_side"
+"""File name of the table that has ours, the published and the difference in its columns."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """A figure or a table: ours, the published one, and for tables both side by side; None where a source has none.
+
+    What a source should have and what is not drawn is there, without content, so that the report can name it.
+    """
+
+    id: str
+    caption: str
+    ours: Figure | MarkdownTable | None
+    published: Figure | MarkdownTable | None
+    together: MarkdownTable | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """An experiment: what it asks, what it was run with (empty for a published one), its figures and tables."""
+
+    name: str
+    question: str
+    setting: str
+    figures: list[Output]
+    tables: list[Output]
+
+
+def write_report(flow: Workflow, out: Path) -> None:
+    """Write the report of a preset; the same results give the same bytes.
+
+    Figures, tables, runs and responses that are not there are named in the report; the frames must be there.
+
+    Args:
+        flow: the preset, in the directory that its results are in.
+        out: the file, results/<preset>/report.html.
+
+    Raises:
+        ValueError: a frame, the published numbers, a manifest, a table or a response breaks its form.
+    """
+    frames = {name: read_frame(flow.paths.frames / f"{name}.csv", name) for name in FRAMES}
+    published = read_published(flow.root / "results" / "published" / "data")
+    experiments = load_published(flow.root)
+    runs = runs_of(flow, frames["runs"])
+    results = assess(Evidence(frames, published, flow.configuration.methods))
+    context = {
+        "preset": flow.configuration.preset.preset,
+        "results": flow.paths.root.as_posix(),
+        "claims": results,
+        "counts": _counts(results),
+        "untested": _untested(flow, results, runs),
+        "overall": OVERALL,
+        "sections": [_section(flow, name, experiments) for name in flow.configuration.preset.experiments],
+        "others": _others(flow, experiments),
+        "runs": runs,
+        "outcomes": Counter(run.outcome for run in runs),
+        "origins": Counter(run.origin for run in runs),
+    }
+    write_atomically(out, render(context))
+    log.info("report of %s: %s, %.1f MB", context["preset"], out, out.stat().st_size / 1e6)
+
+
+def render(context: dict) -> str:
+    """The HTML of a report. Everything that is put into the template is escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"visible": visible, "prose": prose, "compact": compact, "slug": slug, "parts": parts}
+    return environment.get_template("template.html.jinja").render(context)
+
+
+def visible(text: object, longest: int = LONGEST) -> str:
+    """Text of a model as it can be shown: cut to `longest` characters, and what is not printable as its escape.
+
+    Control characters, halves of surrogate pairs and those that turn the direction of writing would spoil the page.
+    """
+    full = str(text)
+    shown = "".join(character if _printable(character) else _escaped(character) for character in full[:longest])
+    return shown if len(full) <= longest else f"{shown} … ({len(full) - longest:,} more characters)"
+
+
+def prose(text: str) -> Markup:
+    """Escaped text with `code` between backticks, and **bold** between pairs of stars."""
+    marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))
+    return Markup(re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", marked))
+
+
+def parts(text: str) -> list[str]:
+    """The parts of a cell between semicolons, each with its intervals and percent signs kept on one line."""
+    bound = re.sub(r"\[[^\]]*\]", lambda found: found[0].replace(" ", "\u00a0"), text.replace(" %", "\u00a0%"))
+    return bound.split("; ") if bound else []
+
+
+def compact(value: object) -> str:
+    """A reward or an advantage, short."""
+    return f"{value:.3g}".replace("-", "−") if isinstance(value, int | float) else visible(value)
+
+
+def slug(text: str) -> str:
+    """`text` as the name of a place in the page."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", text)
+
+
+def _printable(character: str) -> bool:
+    return character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Co", "Cn")
+
+
+def _escaped(character: str) -> str:
+    return f"\\u{ord(character):04x}" if ord(character) < 0x10000 else f"\\U{ord(character):08x}"
+
+
+def _section(flow: Workflow, name: str, published: Published) -> Section:
+    experiment, matrix = flow.configuration.experiments[name], flow.configuration.preset.experiments[name]
+    methods = [flow.configuration.methods[m].label for m in flow.configuration.methods_of(experiment, matrix)]
+    parts = {
+        "Task": experiment.task,
+        "rewards": ", ".join(experiment.rewards),
+        "methods": ", ".join(methods),
+        "models": ", ".join(matrix.models),
+        "G": ", ".join(map(str, matrix.group_sizes)),
+        "seeds": ", ".join(map(str, matrix.seeds)),
+    }
+    figures = [_output(flow, published, "figures", *found) for found in experiment.figures.items()]
+    tables = [_output(flow, published, "tables", *found) for found in experiment.tables.items()]
+    setting = "; ".join(f"{label}: {value}" for label, value in parts.items()) + "."
+    return Section(name, experiment.question, setting, figures, tables)
+
+
+def _output(flow: Workflow, published: Published, kind: str, output: str, module: str, *, ours: bool = True) -> Output:
+    """The figure or table of this id, from the preset (`ours`) and from the published numbers where they have it."""
+    read = read_figure if kind == "figures" else read_table
+    theirs = any(output in getattr(experiment, kind) for experiment in published.values())
+    return Output(
+        output,
+        caption(kind, module),
+        read(flow.paths.root / kind / output) if ours else None,
+        read(flow.paths.results / "published" / kind / output) if theirs else None,
+        read_table(flow.paths.root / kind / SIDE_BY_SIDE.format(output)) if kind == "tables" and ours else None,
+    )
+
+
+def _others(flow: Workflow, published: Published) -> list[Section]:
+    """The published experiments with the figures and tables that this preset does not have."""
+    found = []
+    for name, experiment in published.items():
+        figures, tables = (
+            [
+                _output(flow, published, kind, output, module, ours=False)
+                for output, module in getattr(experiment, kind).items()
+                if output not in flow.outputs(kind)
+            ]
+            for kind in ("figures", "tables")
+        )
+        if figures or tables:
+            found.append(Section(name, experiment.question, "", figures, tables))
+    return found
+
+
+def _counts(results: list[Result]) -> dict[str, int]:
+    """How many claims have each verdict."""
+    counts = Counter(result.judgement.verdict for result in results)
+    return {verdict.value: counts[verdict] for verdict in Verdict}
+
+
+def _untested(flow: Workflow, results: list[Result], runs: list[Run]) -> list[str]:
+    """What this preset says nothing about, in sentences."""
+    found = []
+    for result in results:
+        for reason, count in Counter(
+            made.judgement.reason for made in result.comparisons if made.judgement.verdict is Verdict.NOT_TESTED
+        ).items():
+            found.append(f"“{result.claim.statement}” ({count} of {len(result.comparisons)} comparisons): {reason}.")
+    absent = [name for name in flow.configuration.experiments if name not in flow.configuration.preset.experiments]
+    if absent:
+        found.append(f"Experiments that this preset does not have: {', '.join(absent)}.")
+    for outcome in ("missing", "diverged"):
+        named = [run.id for run in runs if run.outcome == outcome]
+        if named:
+            found.append(f"Runs that are {outcome}: {', '.join(named)}.")
+    sources = sorted({data.source for data in flow.plan.data.values()})
+    models = sorted({model.name for model in flow.plan.models.values()})
+    found.append(
+        f"The paper's own setting: its models have 1.5 to 7 billion parameters. Here the data are {', '.join(sources)} "
+        f"and the models {', '.join(models)}; their sizes stand in the specifications of the runs."
+    )
+    return found

@@ -1,0 +1,41 @@
+# The authors' published numbers, drawn by the code that draws ours. They are files in git: one table or figure is one job.
+
+
+rule published_table:
+    input:
+        data=FLOW.published_data,
+        settings=FLOW.published_settings,
+        code=lambda wildcards: FLOW.published_code("tables", wildcards.table),
+    output:
+        multiext(f"{PUBLISHED}/tables/{{table}}", ".md", ".tex", ".csv"),
+    log:
+        f"{PUBLISHED}/logs/table/{{table}}.log",
+    benchmark:
+        f"{PUBLISHED}/benchmarks/table/{{table}}.tsv"
+    params:
+        source=subpath(output[0], ancestor=2),
+    shell:
+        "python -m dara table {wildcards.table} {params.source} > {log} 2>&1"
+
+
+rule published_figure:
+    input:
+        data=FLOW.published_data,
+        settings=FLOW.published_settings,
+        code=lambda wildcards: FLOW.published_code("figures", wildcards.figure),
+    output:
+        multiext(f"{PUBLISHED}/figures/{{figure}}", ".png", ".svg"),
+    log:
+        f"{PUBLISHED}/logs/figure/{{figure}}.log",
+    benchmark:
+        f"{PUBLISHED}/benchmarks/figure/{{figure}}.tsv"
+    params:
+        source=subpath(output[0], ancestor=2),
+    shell:
+        "python -m dara figure {wildcards.figure} {params.source} > {log} 2>&1"
+
+
+rule published:
+    input:
+        FLOW.published_drawn,
+    localrule: True
