@@ -25,6 +25,8 @@ MODELS = $(wildcard $(RESULTS)/models/*)
 environment: $(VENV)/.complete
 
 $(VENV)/.complete: envs/laptop.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || \
+	  { echo "Python 3.11 is needed, and $(PYTHON) is not it; name yours: make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_OPTIONS) --no-deps -r envs/laptop.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
