@@ -373,7 +373,7 @@ def _name_only(name: str) -> Callable[..., list[float]]:
     """What TRL knows of a reward: its name. The values come from `_calculate_rewards`, each response scored once."""
 
     def reward(**_: Any) -> list[float]:
-        raise NotImplementedError("rewards are computed in MultiRewardTrainer._calculate_rewards")
+        raise RuntimeError("rewards are computed in MultiRewardTrainer._calculate_rewards, not by calling this")
 
     reward.__name__ = name
     return reward
