@@ -39,7 +39,7 @@ rule all:
         rules.tables.input,
         rules.figures.input,
         [FLOW.run_file(run, "manifest.json") for run in FLOW.plan.runs],
-        [FLOW.score_file(run) for run in FLOW.evaluated],
+        FLOW.scored,
     localrule: True
 
 
@@ -51,5 +51,5 @@ rule trained:
 
 rule evaluated:
     input:
-        [FLOW.score_file(run) for run in FLOW.evaluated],
+        FLOW.scored,
     localrule: True

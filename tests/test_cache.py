@@ -44,10 +44,10 @@ def cached(tmp_path) -> Path:
     """A results directory whose cache holds all runs and base models of the smoke preset."""
     flow = workflow(ROOT, tmp_path / "results", "none")
     for name in flow.evaluated:
-        benchmark = flow.benchmark_of(name)
+        benchmarks = flow.benchmarks_of(name)
         spec = flow.plan.runs.get(name)
-        finish(flow, name, spec, benchmark)
-        store(flow.paths.run(name) if spec else None, flow.paths.scores(name), benchmark, flow.paths.cached_run(name))
+        finish(flow, name, spec, *benchmarks)
+        store(flow.paths.run(name) if spec else None, flow.paths.scores(name), benchmarks, flow.paths.cached_run(name))
     shutil.rmtree(flow.paths.root)
     return tmp_path / "results"
 
@@ -57,7 +57,7 @@ def test_only_takes_everything_from_the_cache(cached):
     assert flow.cached == set(flow.plan.runs)
     assert flow.cached_bases == set(flow.bases)
     assert all(Path(flow.run_file(run, "manifest.json")).is_file() for run in flow.plan.runs)
-    assert all(Path(flow.score_file(run)).is_file() for run in flow.evaluated)
+    assert all(Path(file).is_file() for file in flow.scored)
 
 
 def test_none_takes_nothing(cached):
@@ -81,8 +81,8 @@ def test_the_same_results_are_the_same_bytes(cached, tmp_path):
     flow = workflow(ROOT, cached, "only")
     name = next(iter(flow.plan.runs))
     again = workflow(ROOT, tmp_path / "again", "none")
-    finish(again, name, again.plan.runs[name], again.benchmark_of(name))
-    store(again.paths.run(name), again.paths.scores(name), again.benchmark_of(name), again.paths.cached_run(name))
+    finish(again, name, again.plan.runs[name], again.benchmarks_of(name)[0])
+    store(again.paths.run(name), again.paths.scores(name), again.benchmarks_of(name), again.paths.cached_run(name))
     first, second = flow.paths.cached_run(name), again.paths.cached_run(name)
     files = sorted(path.relative_to(first) for path in first.rglob("*") if path.is_file())
     assert files == sorted(path.relative_to(second) for path in second.rglob("*") if path.is_file())
@@ -92,7 +92,7 @@ def test_the_same_results_are_the_same_bytes(cached, tmp_path):
 def test_another_specification_is_ignored_with_a_message(cached, caplog):
     flow = workflow(ROOT, cached, "matching")
     name, spec = next(iter(flow.plan.runs.items()))
-    directory, benchmark = flow.paths.cached_run(name), flow.benchmark_of(name)
+    directory, benchmark = flow.paths.cached_run(name), flow.benchmarks_of(name)
     assert holds_run(directory, spec, benchmark)
     assert not holds_run(directory, spec.model_copy(update={"steps": 81}), benchmark)
     assert f"{directory} is ignored: it is incomplete, or its specification is another" in caplog.text
@@ -105,17 +105,17 @@ def test_keys_of_another_time_are_ignored_with_a_message(cached, caplog):
     name, spec = next(iter(flow.plan.runs.items()))
     path = flow.paths.cached_run(name) / "spec.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"old_key": 1}))
-    assert not holds_run(flow.paths.cached_run(name), spec, flow.benchmark_of(name))
+    assert not holds_run(flow.paths.cached_run(name), spec, flow.benchmarks_of(name))
     assert "its spec.json is not the specification of a run" in caplog.text
 
 
 def test_scores_of_another_evaluation_are_not_taken(cached, caplog):
     flow = workflow(ROOT, cached, "matching")
     name, spec = next(iter(flow.plan.runs.items()))
-    other = flow.benchmark_of(name).model_copy(update={"samples": 16})
+    other = [benchmark.model_copy(update={"samples": 16}) for benchmark in flow.benchmarks_of(name)]
     assert not holds_run(flow.paths.cached_run(name), spec, other)
     assert not holds_scores(flow.paths.cached_run(next(iter(flow.bases))), other)
-    assert "other settings of the benchmark" in caplog.text
+    assert "other settings of laptop_tools" in caplog.text
 
 
 def test_a_base_model_is_scored_again_when_one_of_its_runs_is_trained(cached):

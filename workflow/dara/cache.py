@@ -1,13 +1,14 @@
 """Results that are kept in git: finished runs with their scores, small enough to commit, found by their identity.
 
-Text is gzipped (`dara.files.read_text` reads both forms); checkpoints are not kept. `benchmark.json` says how the
-scores were made, so that other settings of the evaluation do not take them.
+Text is gzipped (`dara.files.read_text` reads both forms); checkpoints are not kept. `<benchmark>.benchmark.json` says
+how its scores were made, so that other settings of the evaluation do not take them.
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -21,13 +22,13 @@ log = logging.getLogger(__name__)
 GZIPPED = (".jsonl", ".csv")
 
 
-def store(run: Path | None, scores: Path, benchmark: Benchmark, cached: Path) -> None:
+def store(run: Path | None, scores: Path, benchmarks: Sequence[Benchmark], cached: Path) -> None:
     """Keep a finished run (none for a base model) and its scores in `cached`, which appears complete or not at all.
 
     Args:
         run: directory of the published files of the run.
         scores: directory of its responses and scores.
-        benchmark: the settings that the scores were made with.
+        benchmarks: the settings that the scores were made with.
         cached: `results/cached/<run_id>`; an older copy is replaced.
     """
     staging = cached.with_name(f".{cached.name}.partial")
@@ -35,13 +36,14 @@ def store(run: Path | None, scores: Path, benchmark: Benchmark, cached: Path) ->
     if run is not None:
         _copy(run, staging)
     _copy(scores, staging / "scores")
-    write_atomically(staging / "benchmark.json", canonical_json(benchmark) + "\n")
+    for benchmark in benchmarks:
+        write_atomically(staging / _settings_file(benchmark), canonical_json(benchmark) + "\n")
     shutil.rmtree(cached, ignore_errors=True)
     staging.replace(cached)
 
 
-def holds_run(cached: Path, spec: RunSpec, benchmark: Benchmark) -> bool:
-    """Whether `cached` is complete, of this identity, and scored as `benchmark` says; a misfit is logged."""
+def holds_run(cached: Path, spec: RunSpec, benchmarks: Sequence[Benchmark]) -> bool:
+    """Whether `cached` is complete, of this identity, and scored as `benchmarks` say; a misfit is logged."""
     if not cached.is_dir():
         return False
     try:
@@ -52,18 +54,30 @@ def holds_run(cached: Path, spec: RunSpec, benchmark: Benchmark) -> bool:
     if spec_sha256(made) != spec_sha256(spec) or not (cached / "manifest.json").is_file():
         log.warning("%s is ignored: it is incomplete, or its specification is another", cached)
         return False
-    return holds_scores(cached, benchmark)
+    return holds_scores(cached, benchmarks)
 
 
-def holds_scores(cached: Path, benchmark: Benchmark) -> bool:
-    """Whether `cached` has scores that were made as `benchmark` says; a misfit is logged."""
+def holds_scores(cached: Path, benchmarks: Sequence[Benchmark]) -> bool:
+    """Whether `cached` has scores that were made as `benchmarks` say; a misfit is logged."""
     if not cached.is_dir():
         return False
-    path = cached / "benchmark.json"
-    if not path.is_file() or path.read_text(encoding="utf-8").strip() != canonical_json(benchmark):
-        log.warning("%s is ignored: its scores were made with other settings of the benchmark", cached)
+    for benchmark in benchmarks:
+        if not _scored_as(cached / _settings_file(benchmark), benchmark):
+            log.warning("%s is ignored: its scores were made with other settings of %s", cached, benchmark.name)
+            return False
+    return all((cached / "scores" / f"{benchmark.name}.scored.json").is_file() for benchmark in benchmarks)
+
+
+def _settings_file(benchmark: Benchmark) -> str:
+    return f"{benchmark.name}.benchmark.json"
+
+
+def _scored_as(path: Path, benchmark: Benchmark) -> bool:
+    """Whether the settings in `path` are these; a key that it lacks has its default, as in identities."""
+    try:
+        return Benchmark.model_validate_json(path.read_text(encoding="utf-8")) == benchmark
+    except (FileNotFoundError, ValidationError):
         return False
-    return (cached / "scores" / f"{benchmark.name}.scored.json").is_file()
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -131,7 +131,7 @@ def analyse(arguments: argparse.Namespace) -> None:
         {name: flow.score_directory(name) for name in flow.evaluated},
         flow.plan.experiments,
         {name: experiments[name].thresholds for name in preset.experiments},
-        {task: [settings.benchmark.name] for task, settings in preset.tasks.items()},
+        {task: [item.name for item in settings.benchmarks] for task, settings in preset.tasks.items()},
         flow.paths.frames,
     )
 
@@ -144,10 +144,10 @@ def cache(arguments: argparse.Namespace) -> None:
     kept = 0
     for name in flow.evaluated:
         run = flow.paths.run(name) if name in flow.plan.runs else None
-        benchmark = flow.benchmark_of(name)
-        scored = flow.paths.scores(name) / f"{benchmark.name}.scored.json"
-        if scored.is_file() and (run is None or (run / "manifest.json").is_file()):
-            store(run, flow.paths.scores(name), benchmark, arguments.into / name)
+        scores, benchmarks = flow.paths.scores(name), flow.benchmarks_of(name)
+        scored = all((scores / f"{benchmark.name}.scored.json").is_file() for benchmark in benchmarks)
+        if scored and (run is None or (run / "manifest.json").is_file()):
+            store(run, scores, benchmarks, arguments.into / name)
             kept += 1
     print(f"{kept} of {len(flow.evaluated)} runs and base models are in {arguments.into}")
 

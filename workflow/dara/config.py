@@ -1,7 +1,8 @@
 """The configuration: pydantic models that are the source of truth for every key.
 
 Each model refuses unknown keys; `docs/configuration.md` is generated from the descriptions here. A preset is the scale
-(which models, how many seeds), an experiment is the question (which task, methods, tables and figures).
+(which models, how many seeds), an experiment is the question (which task, methods, tables and figures). What decides a
+run's outcome is in `dara.specs`.
 """
 
 from __future__ import annotations
@@ -10,162 +11,74 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from dara.rewards import check_params, reward_ranges
+from dara.specs import (
+    BENCHMARKS_OF_TASK,
+    IDENTIFIER,
+    KL,
+    NORMALIZATION,
+    PRECISION,
+    SAMPLER_SEED,
+    SOURCES_OF_TASK,
+    VALIDATION_OF_TASK,
+    AnyData,
+    AnyModel,
+    Architecture,
+    Benchmark,
+    DataSpec,
+    FileName,
+    Filter,
+    HubData,
+    HubId,
+    HubModel,
+    Identifier,
+    MethodSpec,
+    Model,
+    ModelSpec,
+    Normalization,
+    Optimizer,
+    Positive,
+    PositiveFloat,
+    Precision,
+    Revision,
+    RunSpec,
+    Sampling,
+    Seed,
+    Share,
+    Task,
+    WarmStart,
+    check_choice,
+    check_groups,
+    check_rewards,
+)
 
-Task = Literal["tool_calling", "math"]
-IDENTIFIER = r"^[a-z0-9]+([._-][a-z0-9]+)*$"
-Identifier = Annotated[str, Field(pattern=IDENTIFIER)]
-FileName = Annotated[str, Field(pattern=r"^[a-z0-9]+(_[a-z0-9]+)*$")]
-Positive = Annotated[int, Field(ge=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**31)]
-Share = Annotated[float, Field(ge=0, le=1)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-
-SOURCE_OF_TASK = {"tool_calling": "laptop_tools", "math": "laptop_math"}
-
-
-class Model(BaseModel):
-    """Base of all configuration models: immutable, and an unknown key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Sampling(Model):
-    """How responses are drawn from a policy."""
-
-    temperature: float = Field(gt=0, description="softmax temperature")
-    top_p: float = Field(gt=0, le=1, description="nucleus mass; 1 keeps the whole vocabulary (top-k is always off)")
-    max_response_tokens: Positive = Field(description="longest response in tokens, end token included")
-
-
-class Optimizer(Model):
-    """AdamW and the clipped policy loss (token mean, one epoch a rollout batch, constant learning rate)."""
-
-    learning_rate: PositiveFloat = Field(description="constant learning rate")
-    betas: tuple[Share, Share] = Field(description="AdamW's betas")
-    weight_decay: float = Field(ge=0, description="AdamW's decoupled weight decay")
-    max_grad_norm: PositiveFloat = Field(description="gradients are clipped to this norm")
-    updates_per_step: Positive = Field(description="optimiser updates a rollout batch; whole groups go to an update")
-    clip_low: Share = Field(description="the policy ratio is clipped at 1 - clip_low")
-    clip_high: PositiveFloat = Field(description="the policy ratio is clipped at 1 + clip_high")
-
-
-class DataSpec(Model):
-    """A prepared data set: generated problems, split into training prompts and held-out cases."""
-
-    source: Literal["laptop_tools", "laptop_math"] = Field(description="the generator in dara/data/")
-    version: Positive = Field(1, description="version of the preparation; a changed generator needs another here")
-    seed: Seed = Field(description="seed of the generator")
-    train_rows: Positive = Field(description="training prompts")
-    held_out_rows: Positive = Field(description="held-out cases for evaluation, never in a prompt or demonstration")
-
-
-class Architecture(Model):
-    """A small Llama with tied embeddings."""
-
-    vocabulary: int = Field(ge=300, description="tokens of the byte-level BPE tokenizer")
-    hidden_size: Positive = Field(description="width")
-    layers: Positive = Field(description="transformer layers")
-    heads: Positive = Field(description="attention heads; a head size of 32 also runs in vLLM on a CPU")
-    intermediate_size: Positive = Field(description="width of the feed-forward layers")
-    initializer_range: PositiveFloat = Field(description="standard deviation of the initial weights")
-
-    @model_validator(mode="after")
-    def _head_size(self) -> Architecture:
-        if self.hidden_size % (2 * self.heads):
-            raise ValueError(f"hidden_size {self.hidden_size} must be a multiple of 2 x heads ({2 * self.heads})")
-        return self
-
-
-class WarmStart(Model):
-    """The supervised start that makes a base model: demonstrations of which few are well formatted."""
-
-    steps: Positive = Field(description="optimiser steps")
-    batch_size: Positive = Field(description="demonstrations a step")
-    learning_rate: PositiveFloat = Field(description="peak learning rate (linear warm-up, then cosine)")
-    warmup_steps: int = Field(ge=0, description="steps of linear warm-up")
-    betas: tuple[Share, Share] = Field(description="AdamW's betas")
-    weight_decay: float = Field(ge=0, description="AdamW's decoupled weight decay")
-    max_grad_norm: PositiveFloat = Field(description="gradients are clipped to this norm")
-    seed: Seed = Field(description="seed of the initial weights and of the demonstrations")
-    demonstrations: dict[str, float] = Field(
-        default={}, description="parameters of the demonstrations that differ from the generator's own"
-    )
-
-
-class ModelSpec(Model):
-    """A base model: everything that decides its weights."""
-
-    name: Identifier = Field(description="name of the model in config/models.yaml")
-    data: DataSpec = Field(description="the data set whose tokenizer and demonstrations it uses")
-    architecture: Architecture = Field(description="its shape")
-    warm_start: WarmStart = Field(description="its supervised start")
-
-
-class MethodSpec(Model):
-    """An aggregation method with its parameters, as a run uses it."""
-
-    name: str = Field(description="name of the method in config/methods.yaml")
-    function: str | None = Field(None, description="where a user's own function stands; none for a built-in method")
-    source_sha256: str | None = Field(None, description="checksum of that file, so that an edited method is a new run")
-    params: dict[str, Any] = Field(default={}, description="parameters of the method")
-
-
-class RunSpec(Model):
-    """One training: everything that decides its outcome and is known before anything is downloaded."""
-
-    contract: Literal[1] = Field(description="version of the trainer's contract")
-    task: Task
-    rewards: tuple[str, ...] = Field(min_length=1, description="the K rewards, in order")
-    reward_params: dict[str, dict[str, float]] = Field(description="parameters of the rewards, for example a limit")
-    data: DataSpec
-    model: ModelSpec
-    method: MethodSpec
-    group_size: int = Field(ge=2, description="responses a prompt (G)")
-    prompts_per_step: Positive = Field(description="prompts a rollout batch (B)")
-    steps: Positive = Field(description="rollout batches")
-    checkpoint_every: Positive = Field(description="steps between checkpoints; the last step is always one")
-    sampling: Sampling
-    optimizer: Optimizer
-    engine: Literal["trl"]
-    seed: Seed
-    repeat: int = Field(0, ge=0, description="0, 1, ... for the same seed again")
-
-    @model_validator(mode="after")
-    def _consistent(self) -> RunSpec:
-        check_rewards(self.task, self.rewards, self.reward_params)
-        if self.data.source != SOURCE_OF_TASK[self.task]:
-            raise ValueError(
-                f"data.source is {self.data.source}, but task {self.task} needs {SOURCE_OF_TASK[self.task]}"
-            )
-        check_groups(self.prompts_per_step, self.optimizer.updates_per_step)
-        return self
-
-    @property
-    def checkpoint_steps(self) -> list[int]:
-        """Steps that have a checkpoint: every `checkpoint_every` and the last."""
-        return sorted({*range(self.checkpoint_every, self.steps + 1, self.checkpoint_every), self.steps})
-
-
-class Benchmark(Model):
-    """How a checkpoint is evaluated."""
-
-    name: Literal["laptop_tools", "laptop_math"] = Field(description="the benchmark in dara/evaluation/")
-    samples: Positive = Field(description="responses a case")
-    sampling: Sampling = Field(description="decoding at evaluation")
-    seed: Seed = Field(description="seed of the sampler, the same for every checkpoint")
-    batch_size: Positive = Field(description="responses generated at once (part of the evaluation's identity)")
-    sampler: Literal["transformers"] = Field("transformers", description="what generates")
-    length_limit: Positive | None = Field(None, description="math only: a response with more tokens exceeds")
-    seconds_per_case: PositiveFloat = Field(10.0, description="time limit of scoring one response")
-
-    @model_validator(mode="after")
-    def _limit(self) -> Benchmark:
-        if self.name == "laptop_math" and self.length_limit is None:
-            raise ValueError("length_limit is missing; the math benchmark needs it, in tokens with the end token")
-        return self
+__all__ = [  # the specifications that a configuration is made of, so that one import serves
+    "IDENTIFIER",
+    "KL",
+    "AnyModel",
+    "Architecture",
+    "Benchmark",
+    "Configuration",
+    "DataSpec",
+    "Experiment",
+    "Filter",
+    "HubData",
+    "HubModel",
+    "Matrix",
+    "MethodEntry",
+    "MethodSpec",
+    "Model",
+    "ModelEntry",
+    "ModelSpec",
+    "Optimizer",
+    "Preset",
+    "Resources",
+    "RunSpec",
+    "Sampling",
+    "TaskSettings",
+    "WarmStart",
+]
 
 
 class MethodEntry(Model):
@@ -180,12 +93,39 @@ class MethodEntry(Model):
     params: dict[str, Any] = Field(default={}, description="parameters of the method")
 
 
+class Resources(Model):
+    """How a run is placed on hardware; no part of its identity."""
+
+    gpus: int = Field(0, ge=0, description="GPUs of a training; 0: the CPU")
+    cpus: Positive = Field(1, description="CPU cores of a training")
+    memory_gb: PositiveFloat = Field(4.0, description="main memory of a job")
+    hours: PositiveFloat = Field(1.0, description="time limit of a training job")
+    disk_gb: PositiveFloat = Field(1.0, description="scratch space of a run")
+    evaluation_gpus: int = Field(0, ge=0, description="GPUs of an evaluation")
+    evaluation_hours: PositiveFloat = Field(1.0, description="time limit of an evaluation job")
+    tensor_parallel: Positive = Field(1, description="GPUs that share one copy of the model in vLLM")
+    vllm_memory: Share = Field(0.6, description="share of a GPU's memory for vLLM during training")
+    vllm_max_sequences: Positive = Field(256, description="sequences that vLLM works on at once")
+    tokens_per_gpu: Positive = Field(16384, description="tokens of a micro-batch")
+
+
 class ModelEntry(Model):
-    """A base model of config/models.yaml."""
+    """A base model of config/models.yaml: made here by a warm start, or a published one by id and revision."""
 
     task: Task = Field(description="the task whose data it starts from")
-    architecture: Architecture
-    warm_start: WarmStart
+    architecture: Architecture | None = Field(None, description="shape of a model that is made here")
+    warm_start: WarmStart | None = Field(None, description="its supervised start")
+    hub: HubId | None = Field(None, description="id of a published model, OWNER/NAME")
+    revision: Revision | None = Field(None, description="commit of its repository")
+    resources: Resources = Field(Resources(), description="what its jobs need")
+    filter_rounds: Positive | None = Field(None, description="instead of the task's filter.max_rounds")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> ModelEntry:
+        made, hub = (self.architecture, self.warm_start), (self.hub, self.revision)
+        if not ((all(made) and not any(hub)) or (all(hub) and not any(made))):
+            raise ValueError("has either architecture and warm_start (made here) or hub and revision (published)")
+        return self
 
 
 class Experiment(Model):
@@ -226,7 +166,7 @@ class Experiment(Model):
 class TaskSettings(Model):
     """A task at the scale of a preset: its data, its training and its evaluation."""
 
-    data: DataSpec
+    data: AnyData
     reward_params: dict[str, dict[str, float]] = Field(default={}, description="parameters of the rewards")
     prompts_per_step: Positive = Field(description="prompts a rollout batch (B)")
     steps: Positive = Field(description="rollout batches of a run")
@@ -234,11 +174,23 @@ class TaskSettings(Model):
     sampling: Sampling = Field(description="sampling of the rollouts")
     optimizer: Optimizer
     benchmark: Benchmark
+    validation: Benchmark | None = Field(None, description="the training rewards on rows that are never trained on")
+    final_normalization: Normalization = Field("own", description=NORMALIZATION)
+    kl: KL = Field(KL(), description="penalty on the divergence from the base model")
+    entropy_coefficient: float = Field(0.0, ge=0, description="weight of the entropy bonus in the loss")
+    filter: Filter | None = Field(None, description="dynamic sampling; none: every group is trained on")
+    precision: Precision = Field("float32", description=PRECISION)
+    sampler_seed: Seed | None = Field(None, description=SAMPLER_SEED)
+
+    @property
+    def benchmarks(self) -> tuple[Benchmark, ...]:
+        """What checkpoints are evaluated on: the task's benchmark, and the validation rewards where there are some."""
+        return (self.benchmark, self.validation) if self.validation else (self.benchmark,)
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskSettings:
         check_groups(self.prompts_per_step, self.optimizer.updates_per_step)
-        if self.data.train_rows < self.prompts_per_step:
+        if isinstance(self.data, DataSpec) and self.data.train_rows < self.prompts_per_step:
             raise ValueError(
                 f"data.train_rows {self.data.train_rows} is less than the {self.prompts_per_step} prompts of a step"
             )
@@ -258,6 +210,7 @@ class Matrix(Model):
         None, description="instead of the task's prompts_per_step: every group size has as many responses a step"
     )
     learning_rate: PositiveFloat | None = Field(None, description="instead of the task's, for larger batches")
+    steps: Positive | None = Field(None, description="instead of the task's number of rollout batches")
 
     @model_validator(mode="after")
     def _whole_groups(self) -> Matrix:
@@ -282,7 +235,17 @@ class Preset(Model):
     )
     results: str = Field(min_length=1, description="directory of the results")
     scratch: str = Field(min_length=1, description="directory of checkpoints and of work in progress")
-    engine: Literal["trl"] = Field(description="what trains")
+    engine: Literal["trl", "openrlhf"] = Field(description="what trains")
+    training_environment: str | None = Field(
+        None, description="virtual environment that trains, relative to the clone; none: the workflow's own"
+    )
+    evaluation_environment: str | None = Field(None, description="virtual environment that generates at evaluation")
+    evaluation_jobs: Positive = Field(1, description="jobs that share the checkpoints of a run at evaluation")
+    trackers: tuple[Literal["tensorboard", "wandb"], ...] = Field((), description="what also records metrics, offline")
+    hub_mirror: str | None = Field(None, description="endpoint of a mirror of the hub")
+    data_local: dict[str, str] = Field({}, description="data set -> local file, for machines without a network")
+    models_local: dict[str, str] = Field({}, description="model id -> local directory, for machines without a network")
+    ray_address: str | None = Field(None, description="an existing Ray cluster; none: each training has its own")
     tasks: dict[Task, TaskSettings] = Field(min_length=1, description="the tasks at this scale")
     experiments: dict[Identifier, Matrix] = Field(min_length=1, description="the experiments and their runs")
 
@@ -296,10 +259,11 @@ class Preset(Model):
                     f"tasks.math.benchmark.length_limit is {settings.benchmark.length_limit}, but the length reward's "
                     f"limit is {limit:g}; Exceed counts what the reward forbids"
                 )
-            source = SOURCE_OF_TASK[task]
-            for key, name in (("data.source", settings.data.source), ("benchmark.name", settings.benchmark.name)):
-                if name != source:
-                    raise ValueError(f"tasks.{task}.{key} is {name}; it must be {source}")
+            check_choice(f"tasks.{task}.data.source", settings.data.source, SOURCES_OF_TASK[task])
+            check_choice(f"tasks.{task}.benchmark.name", settings.benchmark.name, BENCHMARKS_OF_TASK[task])
+            if settings.validation:
+                allowed = (VALIDATION_OF_TASK[task],)
+                check_choice(f"tasks.{task}.validation.name", settings.validation.name, allowed)
         return self
 
 
@@ -324,20 +288,3 @@ def without_repeats(value: tuple | str | None) -> tuple | str | None:
     if isinstance(value, tuple) and len(set(value)) != len(value):
         raise ValueError(f"has an entry twice: {list(value)}")
     return value
-
-
-def check_groups(prompts_per_step: int, updates_per_step: int) -> None:
-    """Raise ValueError unless whole groups go to each update of a step."""
-    if prompts_per_step % updates_per_step:
-        raise ValueError(
-            f"prompts_per_step {prompts_per_step} must be a multiple of updates_per_step {updates_per_step}, "
-            "so that whole groups go to an update"
-        )
-
-
-def check_rewards(task: str, rewards: tuple[str, ...], params: dict[str, dict[str, float]]) -> None:
-    """Raise ValueError unless `rewards` are distinct rewards of `task` and `params` belongs to rewards of the task."""
-    reward_ranges(task, rewards)
-    check_params(task, params)
-    if len(set(rewards)) != len(rewards):
-        raise ValueError(f"rewards has an entry twice: {list(rewards)}")

@@ -15,13 +15,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from dara import cache
-from dara.config import Benchmark, Configuration, Experiment, RunSpec
+from dara.config import Benchmark, Configuration, Experiment, ModelEntry, ModelSpec, RunSpec
 from dara.loading import ConfigurationError, load_all_presets, load_configuration, load_published
 from dara.parent import WORKFLOW, workflow_mark
 from dara.runs import Paths, Plan, base_id, canonical_json, data_id, model_id, plan_runs
 
 RUN_FILES = ("metrics.jsonl", "rewards.npz", "samples.jsonl.gz", "timings.json", "manifest.json")
 FORMS = {"tables": ("md", "tex", "csv"), "side_by_side": ("md", "tex", "csv"), "figures": ("png", "svg")}
+PUBLISHED_BENCHMARKS = ("bfcl_v4", "math_five")
 FRAMES = ("runs", "training_curves", "checkpoint_scores", "crossings", "energies")
 
 
@@ -78,7 +79,7 @@ class Workflow:
         return {
             run
             for run, spec in self.plan.runs.items()
-            if cache.holds_run(self.paths.cached_run(run), spec, self.benchmark_of(run))
+            if cache.holds_run(self.paths.cached_run(run), spec, self.benchmarks_of(run))
         }
 
     @cached_property
@@ -90,7 +91,7 @@ class Workflow:
         return {
             base
             for base, runs in children.items()
-            if runs <= self.cached and cache.holds_scores(self.paths.cached_run(base), self.benchmark_of(base))
+            if runs <= self.cached and cache.holds_scores(self.paths.cached_run(base), self.benchmarks_of(base))
         }
 
     @cached_property
@@ -121,17 +122,24 @@ class Workflow:
         in_cache = run in self.cached or run in self.cached_bases
         return self.paths.cached_run(run) / "scores" if in_cache else self.paths.scores(run)
 
-    def score_file(self, run: str) -> str:
-        """The file that says that a run (or a base model) has been scored on its benchmark."""
-        return str(self.score_directory(run) / f"{self.benchmark_of(run).name}.scored.json")
+    def score_files(self, run: str) -> list[str]:
+        """The files that say that a run (or a base model) has been scored on its benchmarks."""
+        names = [benchmark.name for benchmark in self.benchmarks_of(run)]
+        return [str(self.score_directory(run) / f"{name}.scored.json") for name in names]
 
-    def benchmark_of(self, run: str) -> Benchmark:
-        """The benchmark of a run's task."""
-        return self.configuration.preset.tasks[self._spec(run).task].benchmark
+    @property
+    def scored(self) -> list[str]:
+        """The same of every run and base model."""
+        return [file for run in self.evaluated for file in self.score_files(run)]
+
+    def benchmarks_of(self, run: str) -> tuple[Benchmark, ...]:
+        """The benchmarks of a run's task."""
+        return self.configuration.preset.tasks[self._spec(run).task].benchmarks
 
     def benchmark_json(self, name: str) -> str:
         """Settings of a benchmark, for the command line."""
-        settings = {task.benchmark.name: task.benchmark for task in self.configuration.preset.tasks.values()}
+        tasks = self.configuration.preset.tasks.values()
+        settings = {benchmark.name: benchmark for task in tasks for benchmark in task.benchmarks}
         return canonical_json(settings[name])
 
     def data_json(self, data: str) -> str:
@@ -154,9 +162,10 @@ class Workflow:
         preset = self.configuration.preset.model_dump(mode="json", exclude={"scratch"})
         return json.dumps(preset | {"reuse": "matching" if self.cached else "none"}, sort_keys=True)
 
-    def model_data(self, model: str) -> str:
-        """Manifest of the data that a base model starts from."""
-        return str(self.paths.inputs(data_id(self.plan.models[model].data)) / "manifest.json")
+    def model_data(self, model: str) -> list[str]:
+        """Manifest of the data that a base model starts from; none for a published model."""
+        spec = self.plan.models[model]
+        return [str(self.paths.inputs(data_id(spec.data)) / "manifest.json")] if isinstance(spec, ModelSpec) else []
 
     def run_data(self, run: str) -> str:
         """Manifest of the data that a run trains on."""
@@ -172,9 +181,26 @@ class Workflow:
             return str(self.paths.model(self.bases[run]) / "manifest.json")
         return self.run_file(run, "manifest.json")
 
-    def evaluated_data(self, run: str) -> str:
-        """Manifest of the data whose held-out cases are used."""
-        return str(self.paths.inputs(data_id(self._spec(run).data)) / "manifest.json")
+    def evaluated_data(self, run: str, benchmark: str) -> str:
+        """Manifest of the data whose cases are used: the run's own held-out ones, or a published benchmark."""
+        owner = benchmark if benchmark in PUBLISHED_BENCHMARKS else data_id(self._spec(run).data)
+        return str(self.paths.inputs(owner) / "manifest.json")
+
+    def model_entry(self, run: str) -> ModelEntry:
+        """The entry in config/models.yaml of a run's (or base model's) model, with the resources of its jobs."""
+        return self.configuration.models[self._spec(run).model.name]
+
+    @property
+    def fetching(self) -> str:
+        """How published data and models are fetched, for the command line."""
+        preset = self.configuration.preset
+        keys = ("hub_mirror", "data_local", "models_local", "scratch")
+        return json.dumps({key: getattr(preset, key) for key in keys}, sort_keys=True)
+
+    def python(self, stage: str) -> str:
+        """The Python of the environment that trains or generates ("training", "evaluation")."""
+        environment = getattr(self.configuration.preset, f"{stage}_environment")
+        return str(self.root / environment / "bin" / "python") if environment else "python"
 
     def outputs(self, kind: str) -> list[str]:
         """Ids (file names) of all tables or figures of the preset's experiments."""

@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from dara.config import IDENTIFIER, Configuration, Experiment, MethodEntry, Model, ModelEntry, Preset
+from dara.config import Configuration, Experiment, MethodEntry, ModelEntry, Preset
+from dara.specs import IDENTIFIER, SOURCES_OF_TASK, Model
 
 RESERVED = ("all", "base")
 """What no method or model is called: the word for every method, and the base model's row in tables."""
@@ -234,8 +235,17 @@ def _explain(model: type[BaseModel], values: Any, item: Any, files: list[Path], 
     return f"{where}: {message[0].lower()}{message[1:]}{shown}"
 
 
+UNION_TAGS = {
+    "str",
+    "tuple",
+    "made_model",
+    "hub_model",
+    *(source for sources in SOURCES_OF_TASK.values() for source in sources),
+}
+
+
 def _is_union_tag(part: Any) -> bool:
-    return isinstance(part, str) and ("[" in part or part in {"str", "tuple"})
+    return isinstance(part, str) and ("[" in part or part in UNION_TAGS)
 
 
 COMMAND_LINE = "--config on the command line"

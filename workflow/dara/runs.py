@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from dara.config import Configuration, DataSpec, Experiment, Matrix, MethodSpec, ModelSpec, RunSpec
+from dara.config import Configuration, Experiment, Matrix, ModelEntry, TaskSettings
+from dara.specs import AnyData, AnyModel, Filter, HubData, HubModel, MethodSpec, ModelSpec, RunSpec
 
 CONTRACT = 1
 """Version of what the trainers do with a specification; raised when the same specification gives other results."""
@@ -35,17 +36,17 @@ def spec_hash(spec: BaseModel) -> str:
     return spec_sha256(spec)[:8]
 
 
-def data_id(spec: DataSpec) -> str:
+def data_id(spec: AnyData) -> str:
     """Name of a prepared data set."""
     return f"{spec.source}-{spec_hash(spec)}"
 
 
-def model_id(spec: ModelSpec) -> str:
+def model_id(spec: AnyModel) -> str:
     """Name of a base model."""
     return f"{spec.name}-{spec_hash(spec)}"
 
 
-def base_id(spec: ModelSpec) -> str:
+def base_id(spec: AnyModel) -> str:
     """Name under which the base model (step 0) is evaluated, once for all runs that start from it."""
     return f"base-{model_id(spec)}"
 
@@ -63,13 +64,14 @@ class Plan:
     experiments: dict[str, list[str]]
 
     @property
-    def data(self) -> dict[str, DataSpec]:
+    def data(self) -> dict[str, AnyData]:
         """Every data set that a run or its base model needs, by data id."""
-        specs = [data for run in self.runs.values() for data in (run.data, run.model.data)]
+        specs = [run.data for run in self.runs.values()]
+        specs += [run.model.data for run in self.runs.values() if isinstance(run.model, ModelSpec)]
         return {data_id(spec): spec for spec in specs}
 
     @property
-    def models(self) -> dict[str, ModelSpec]:
+    def models(self) -> dict[str, AnyModel]:
         """Every base model, by model id."""
         return {model_id(run.model): run.model for run in self.runs.values()}
 
@@ -106,28 +108,53 @@ def run_spec(
     seed: int,
 ) -> RunSpec:
     """The specification of one cell of an experiment's matrix."""
-    settings = configuration.preset.tasks[experiment.task]
+    settings, entry = configuration.preset.tasks[experiment.task], configuration.models[model]
     optimizer = settings.optimizer
     if matrix.learning_rate is not None:
         optimizer = optimizer.model_copy(update={"learning_rate": matrix.learning_rate})
-    entry = configuration.models[model]
     return RunSpec(
         contract=CONTRACT,
         task=experiment.task,
         rewards=experiment.rewards,
         reward_params={name: value for name, value in settings.reward_params.items() if name in experiment.rewards},
-        data=settings.data,
-        model=ModelSpec(name=model, data=settings.data, architecture=entry.architecture, warm_start=entry.warm_start),
+        data=_data_spec(settings, entry),
+        model=_model_spec(model, settings, entry),
         method=method_spec(configuration, method),
         group_size=group_size,
         prompts_per_step=(matrix.responses_per_step or settings.prompts_per_step * group_size) // group_size,
-        steps=settings.steps,
+        steps=matrix.steps or settings.steps,
         checkpoint_every=settings.checkpoint_every,
         sampling=settings.sampling,
         optimizer=optimizer,
         engine=configuration.preset.engine,
         seed=seed,
+        final_normalization=settings.final_normalization,
+        kl=settings.kl,
+        entropy_coefficient=settings.entropy_coefficient,
+        filter=_filter(settings, entry),
+        precision=settings.precision,
+        sampler_seed=settings.sampler_seed,
     )
+
+
+def _data_spec(settings: TaskSettings, entry: ModelEntry) -> AnyData:
+    """The task's data; published data is rendered with the model's own chat template."""
+    if isinstance(settings.data, HubData) and entry.hub:
+        return settings.data.model_copy(update={"tokenizer": f"{entry.hub}@{entry.revision}"})
+    return settings.data
+
+
+def _model_spec(name: str, settings: TaskSettings, entry: ModelEntry) -> AnyModel:
+    if entry.hub:
+        return HubModel(name=name, hub=entry.hub, revision=entry.revision)
+    return ModelSpec(name=name, data=settings.data, architecture=entry.architecture, warm_start=entry.warm_start)
+
+
+def _filter(settings: TaskSettings, entry: ModelEntry) -> Filter | None:
+    """The task's filter with the number of rounds that this model needs."""
+    if settings.filter is None or entry.filter_rounds is None:
+        return settings.filter
+    return settings.filter.model_copy(update={"max_rounds": entry.filter_rounds})
 
 
 def method_spec(configuration: Configuration, name: str) -> MethodSpec:

@@ -32,7 +32,7 @@ rule analyse:
         configuration=f"{OUT}/configuration.json",
         thresholds=FLOW.thresholds,
         runs=rules.collect.output,
-        scores=[FLOW.score_file(run) for run in FLOW.evaluated],
+        scores=FLOW.scored,
     output:
         [
             f"{OUT}/data/{frame}.csv"

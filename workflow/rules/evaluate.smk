@@ -4,7 +4,7 @@
 rule evaluate:
     input:
         manifest=lambda wildcards: FLOW.evaluated_manifest(wildcards.run),
-        data=lambda wildcards: FLOW.evaluated_data(wildcards.run),
+        data=lambda wildcards: FLOW.evaluated_data(wildcards.run, wildcards.benchmark),
     output:
         f"{OUT}/scores/{{run}}/{{benchmark}}.identity.json",
     log:
@@ -21,7 +21,7 @@ rule evaluate:
 rule score:
     input:
         identity=f"{OUT}/scores/{{run}}/{{benchmark}}.identity.json",
-        data=lambda wildcards: FLOW.evaluated_data(wildcards.run),
+        data=lambda wildcards: FLOW.evaluated_data(wildcards.run, wildcards.benchmark),
     output:
         f"{OUT}/scores/{{run}}/{{benchmark}}.scored.json",
     log:

@@ -1,0 +1,278 @@
+"""Specifications: everything that decides the outcome of a data set, a base model, a run or an evaluation.
+
+Their checksums are identities (`dara.runs`), so a field that is added later has a default that means what was done
+before. Each model refuses unknown keys; `docs/configuration.md` is generated from the descriptions here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+
+from dara.rewards import check_params, reward_ranges
+
+Task = Literal["tool_calling", "math"]
+IDENTIFIER = r"^[a-z0-9]+([._-][a-z0-9]+)*$"
+Identifier = Annotated[str, Field(pattern=IDENTIFIER)]
+FileName = Annotated[str, Field(pattern=r"^[a-z0-9]+(_[a-z0-9]+)*$")]
+HubId = Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$")]
+Revision = Annotated[str, Field(pattern=r"^[0-9a-f]{7,40}$")]
+Positive = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
+Share = Annotated[float, Field(ge=0, le=1)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+
+Precision = Literal["float32", "bfloat16"]
+Normalization = Literal["own", "token"]
+PRECISION = "of the policy; master weights are float32 in either case"
+NORMALIZATION = "token: methods that normalise over responses normalise over tokens, as the paper's tool training does"
+SAMPLER_SEED = "seed of the rollouts' sampling; none: the run's seed"
+
+SOURCES_OF_TASK = {"tool_calling": ("laptop_tools", "toolrl"), "math": ("laptop_math", "deepscaler")}
+BENCHMARKS_OF_TASK = {"tool_calling": ("laptop_tools", "bfcl_v4"), "math": ("laptop_math", "math_five")}
+VALIDATION_OF_TASK = {"tool_calling": "toolrl_validation", "math": "deepscaler_validation"}
+
+
+class Model(BaseModel):
+    """Base of all configuration models: immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Sampling(Model):
+    """How responses are drawn from a policy."""
+
+    temperature: float = Field(gt=0, description="softmax temperature")
+    top_p: float = Field(gt=0, le=1, description="nucleus mass; 1 keeps the whole vocabulary (top-k is always off)")
+    max_response_tokens: Positive = Field(description="longest response in tokens, end token included")
+
+
+class Optimizer(Model):
+    """AdamW and the clipped policy loss (token mean, one epoch a rollout batch, constant learning rate)."""
+
+    learning_rate: PositiveFloat = Field(description="constant learning rate")
+    betas: tuple[Share, Share] = Field(description="AdamW's betas")
+    weight_decay: float = Field(ge=0, description="AdamW's decoupled weight decay")
+    max_grad_norm: PositiveFloat = Field(description="gradients are clipped to this norm")
+    updates_per_step: Positive = Field(description="optimiser updates a rollout batch; whole groups go to an update")
+    clip_low: Share = Field(description="the policy ratio is clipped at 1 - clip_low")
+    clip_high: PositiveFloat = Field(description="the policy ratio is clipped at 1 + clip_high")
+
+
+class DataSpec(Model):
+    """Generated problems, split into training prompts and held-out cases."""
+
+    source: Literal["laptop_tools", "laptop_math"] = Field(description="the generator in dara/data/")
+    version: Positive = Field(1, description="version of the preparation; a changed generator needs another here")
+    seed: Seed = Field(description="seed of the generator")
+    train_rows: Positive = Field(description="training prompts")
+    held_out_rows: Positive = Field(description="held-out cases for evaluation, never in a prompt or demonstration")
+
+
+class HubData(Model):
+    """A published data set, fetched at a pinned revision and prepared for one model."""
+
+    source: Literal["toolrl", "deepscaler"] = Field(description="the data set; its module is in dara/data/")
+    version: Positive = Field(1, description="version of the preparation; a changed preparation needs another here")
+    revision: Revision = Field(description="commit of the data set")
+    max_prompt_tokens: Positive = Field(description="prompts with more tokens are left out, and counted")
+    validation_rows: Positive = Field(description="rows for the validation rewards during training, never trained on")
+    tokenizer: str | None = Field(
+        None, description="ID@REVISION of the model whose chat template renders the prompts; filled in for each run"
+    )
+    decontaminate: bool = Field(False, description="leave out training problems that also stand in a benchmark")
+
+
+class Architecture(Model):
+    """A small Llama with tied embeddings."""
+
+    vocabulary: int = Field(ge=300, description="tokens of the byte-level BPE tokenizer")
+    hidden_size: Positive = Field(description="width")
+    layers: Positive = Field(description="transformer layers")
+    heads: Positive = Field(description="attention heads; a head size of 32 also runs in vLLM on a CPU")
+    intermediate_size: Positive = Field(description="width of the feed-forward layers")
+    initializer_range: PositiveFloat = Field(description="standard deviation of the initial weights")
+
+    @model_validator(mode="after")
+    def _head_size(self) -> Architecture:
+        if self.hidden_size % (2 * self.heads):
+            raise ValueError(f"hidden_size {self.hidden_size} must be a multiple of 2 x heads ({2 * self.heads})")
+        return self
+
+
+class WarmStart(Model):
+    """The supervised start that makes a base model: demonstrations of which few are well formatted."""
+
+    steps: Positive = Field(description="optimiser steps")
+    batch_size: Positive = Field(description="demonstrations a step")
+    learning_rate: PositiveFloat = Field(description="peak learning rate (linear warm-up, then cosine)")
+    warmup_steps: int = Field(ge=0, description="steps of linear warm-up")
+    betas: tuple[Share, Share] = Field(description="AdamW's betas")
+    weight_decay: float = Field(ge=0, description="AdamW's decoupled weight decay")
+    max_grad_norm: PositiveFloat = Field(description="gradients are clipped to this norm")
+    seed: Seed = Field(description="seed of the initial weights and of the demonstrations")
+    demonstrations: dict[str, float] = Field(
+        default={}, description="parameters of the demonstrations that differ from the generator's own"
+    )
+
+
+class ModelSpec(Model):
+    """A base model: everything that decides its weights."""
+
+    name: Identifier = Field(description="name of the model in config/models.yaml")
+    data: DataSpec = Field(description="the data set whose tokenizer and demonstrations it uses")
+    architecture: Architecture = Field(description="its shape")
+    warm_start: WarmStart = Field(description="its supervised start")
+
+
+class HubModel(Model):
+    """A published base model at a pinned revision."""
+
+    name: Identifier = Field(description="name of the model in config/models.yaml")
+    hub: HubId = Field(description="its id, OWNER/NAME")
+    revision: Revision = Field(description="commit of its repository")
+
+
+def _model_kind(value: Any) -> str:
+    return "hub_model" if isinstance(value, HubModel) or (isinstance(value, dict) and "hub" in value) else "made_model"
+
+
+AnyData = Annotated[DataSpec | HubData, Field(discriminator="source")]
+AnyModel = Annotated[
+    Annotated[ModelSpec, Tag("made_model")] | Annotated[HubModel, Tag("hub_model")], Discriminator(_model_kind)
+]
+
+
+class MethodSpec(Model):
+    """An aggregation method with its parameters, as a run uses it."""
+
+    name: str = Field(description="name of the method in config/methods.yaml")
+    function: str | None = Field(None, description="where a user's own function stands; none for a built-in method")
+    source_sha256: str | None = Field(None, description="checksum of that file, so that an edited method is a new run")
+    params: dict[str, Any] = Field(default={}, description="parameters of the method")
+
+
+class KL(Model):
+    """A penalty on the KL divergence from the base model."""
+
+    placement: Literal["none", "loss", "reward", "reward_grpo"] = Field(
+        "none", description="in the loss, in every token's reward, or in the reward where GRPO alone feels it"
+    )
+    coefficient: float = Field(0.0, ge=0, description="its weight")
+    estimator: Literal["k1", "k2", "k3"] = Field("k1", description="Schulman (2020); k2: half the squared log ratio")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> KL:
+        if (self.placement == "none") != (self.coefficient == 0):
+            raise ValueError(f"placement {self.placement} does not go with coefficient {self.coefficient:g}")
+        return self
+
+
+class Filter(Model):
+    """Dynamic sampling: only groups that vary are trained on, and a step has its full number of them."""
+
+    criterion: Literal["sum_varies", "any_reward_varies"] = Field(description="which groups are kept")
+    candidate_prompts: Positive = Field(description="prompts of the first round of generation")
+    max_rounds: Positive = Field(description="rounds after which too few groups are an error, never a short batch")
+
+
+class RunSpec(Model):
+    """One training: everything that decides its outcome and is known before anything is downloaded."""
+
+    contract: Literal[1] = Field(description="version of the trainer's contract")
+    task: Task
+    rewards: tuple[str, ...] = Field(min_length=1, description="the K rewards, in order")
+    reward_params: dict[str, dict[str, float]] = Field(description="parameters of the rewards, for example a limit")
+    data: AnyData
+    model: AnyModel
+    method: MethodSpec
+    group_size: int = Field(ge=2, description="responses a prompt (G)")
+    prompts_per_step: Positive = Field(description="prompts a rollout batch (B)")
+    steps: Positive = Field(description="rollout batches")
+    checkpoint_every: Positive = Field(description="steps between checkpoints; the last step is always one")
+    sampling: Sampling
+    optimizer: Optimizer
+    engine: Literal["trl", "openrlhf"]
+    seed: Seed
+    repeat: int = Field(0, ge=0, description="0, 1, ... for the same seed again")
+    final_normalization: Normalization = Field("own", description=NORMALIZATION)
+    kl: KL = Field(KL(), description="penalty on the divergence from the base model")
+    entropy_coefficient: float = Field(0.0, ge=0, description="weight of the entropy bonus in the loss")
+    filter: Filter | None = Field(None, description="dynamic sampling; none: every group is trained on")
+    precision: Precision = Field("float32", description=PRECISION)
+    sampler_seed: Seed | None = Field(None, description=SAMPLER_SEED)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RunSpec:
+        check_rewards(self.task, self.rewards, self.reward_params)
+        check_choice("data.source", self.data.source, SOURCES_OF_TASK[self.task])
+        check_groups(self.prompts_per_step, self.optimizer.updates_per_step)
+        if self.filter and self.filter.candidate_prompts < self.prompts_per_step:
+            raise ValueError(
+                f"filter.candidate_prompts {self.filter.candidate_prompts} is less than the {self.prompts_per_step} "
+                "groups of a step"
+            )
+        self._check_engine()
+        return self
+
+    def _check_engine(self) -> None:
+        """What only OpenRLHF does must not be dropped in silence by the small engine."""
+        only = ("kl", "entropy_coefficient", "filter", "precision")
+        used = [name for name in only if getattr(self, name) != type(self).model_fields[name].default]
+        if self.engine == "trl" and used:
+            raise ValueError(f"engine trl has no {', '.join(used)}; set engine: openrlhf")
+        if self.engine == "trl" and isinstance(self.model, HubModel):
+            raise ValueError(f"engine trl trains the laptop's models, not {self.model.hub}; set engine: openrlhf")
+
+    @property
+    def checkpoint_steps(self) -> list[int]:
+        """Steps that have a checkpoint: every `checkpoint_every` and the last."""
+        return sorted({*range(self.checkpoint_every, self.steps + 1, self.checkpoint_every), self.steps})
+
+
+class Benchmark(Model):
+    """How a checkpoint is evaluated."""
+
+    name: Literal[
+        "laptop_tools", "laptop_math", "bfcl_v4", "math_five", "toolrl_validation", "deepscaler_validation"
+    ] = Field(description="the benchmark in dara/evaluation/")
+    samples: Positive = Field(description="responses a case")
+    sampling: Sampling = Field(description="decoding at evaluation")
+    seed: Seed = Field(description="seed of the sampler, the same for every checkpoint")
+    batch_size: Positive = Field(description="responses generated at once (part of the evaluation's identity)")
+    sampler: Literal["transformers", "vllm"] = Field("transformers", description="what generates")
+    length_limit: Positive | None = Field(None, description="math only: a response with more tokens exceeds")
+    seconds_per_case: PositiveFloat = Field(10.0, description="time limit of scoring one response")
+    max_context: Positive | None = Field(None, description="tokens of prompt and response; none: the model's own limit")
+    limit: Positive | None = Field(None, description="only this many cases, spread over the categories: a first look")
+    max_steps: Positive = Field(20, description="multi-turn cases: outputs a turn before the case is ended")
+
+    @model_validator(mode="after")
+    def _limit(self) -> Benchmark:
+        if self.name in ("laptop_math", "math_five") and self.length_limit is None:
+            raise ValueError("length_limit is missing; the math benchmark needs it, in tokens with the end token")
+        return self
+
+
+def check_groups(prompts_per_step: int, updates_per_step: int) -> None:
+    """Raise ValueError unless whole groups go to each update of a step."""
+    if prompts_per_step % updates_per_step:
+        raise ValueError(
+            f"prompts_per_step {prompts_per_step} must be a multiple of updates_per_step {updates_per_step}, "
+            "so that whole groups go to an update"
+        )
+
+
+def check_rewards(task: str, rewards: tuple[str, ...], params: dict[str, dict[str, float]]) -> None:
+    """Raise ValueError unless `rewards` are distinct rewards of `task` and `params` belongs to rewards of the task."""
+    reward_ranges(task, rewards)
+    check_params(task, params)
+    if len(set(rewards)) != len(rewards):
+        raise ValueError(f"rewards has an entry twice: {list(rewards)}")
+
+
+def check_choice(key: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Raise ValueError unless `value` is one of `allowed`."""
+    if value not in allowed:
+        raise ValueError(f"{key} is {value}; it must be {' or '.join(allowed)}")
