@@ -20,9 +20,22 @@ RUNS = $(wildcard $(RESULTS)/runs/*)
 MODELS = $(wildcard $(RESULTS)/models/*)
 
 .DEFAULT_GOAL := environment
-.PHONY: environment help test smoke reproduce figures report check format keys clean
+.PHONY: environment environments openrlhf-cpu openrlhf-cuda help test test-openrlhf test-slurm smoke reproduce figures report \
+        check format keys clean
 
 environment: $(VENV)/.complete
+
+environments: environment openrlhf-cuda ## everything that a cluster's jobs need, prepared on a node with a network
+
+openrlhf-cpu: .venv-openrlhf/.complete ## OpenRLHF, Ray, DeepSpeed and vLLM for machines without a GPU: 3 GB
+
+openrlhf-cuda: .venv-cuda/.complete ## the same for CUDA; see the head of envs/openrlhf-cuda.txt
+
+.venv-openrlhf/.complete: envs/openrlhf-cpu.txt
+	envs/create $(PYTHON) $< .venv-openrlhf $(PIP_OPTIONS)
+
+.venv-cuda/.complete: envs/openrlhf-cuda.txt
+	envs/create $(PYTHON) $< .venv-cuda $(PIP_OPTIONS)
 
 $(VENV)/.complete: envs/laptop.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || \
@@ -33,9 +46,10 @@ $(VENV)/.complete: envs/laptop.txt pyproject.toml
 	touch $@
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
-reproduce: environment ## train, evaluate, compare and draw PRESET (laptop), nothing from the cache; continues where it stopped
+# Presets that train with OpenRLHF need its environment.
+reproduce: environment $(if $(findstring openrlhf,$(PRESET)),openrlhf-cpu) ## train, evaluate, compare and draw PRESET (laptop), nothing from the cache; continues where it stopped
 	$(SNAKEMAKE) --configfile config/presets/$(PRESET).yaml --config reuse=none -- all html
 	@$(MAKE) --no-print-directory $(REPORT)
 
@@ -54,6 +68,12 @@ smoke: ## the whole workflow on two methods, one seed and six steps: three minut
 
 test: environment ## every test of the laptop path
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TEST_OPTIONS)
+
+test-openrlhf: environment openrlhf-cpu ## the tests that train with the real OpenRLHF on the CPU
+	OMP_NUM_THREADS=1 PYTHONPATH=workflow .venv-openrlhf/bin/python -m pytest -m openrlhf $(TEST_OPTIONS)
+
+test-slurm: environment ## the workflow on a real Slurm of one node with pretended GPUs (root; Debian's packages)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slurm $(TEST_OPTIONS)
 
 check: environment ## formatting and lint
 	$(BIN)/ruff check workflow tests

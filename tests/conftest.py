@@ -14,6 +14,9 @@ def pytest_addoption(parser):
         action="store_true",
         help="fail where rows of the real data sets (../shared/data) are absent, instead of skipping",
     )
+    parser.addoption(
+        "--require-slurm", action="store_true", help="fail where no Slurm can be started, instead of skipping"
+    )
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +22,10 @@ from dara.files import sha256
 from dara.methods import available_methods, load_method
 from dara.runs import run_id
 from dara.training import run_files, trainer
+from dara.training.deadline import Deadline, OutOfTime
+from dara.training.lifecycle import prompt_positions, read_rows
 from dara.training.metrics import metric_names
-from dara.training.trl import prompt_order, train, training_rows
+from dara.training.trl import train, training_rows
 from training_tiny import PROBLEMS, run, tiny_spec, write_inputs
 
 PACKAGE = Path(dara.__file__).parents[1]
@@ -163,6 +167,26 @@ def test_two_steps_a_kill_and_two_steps_equal_four_steps(inputs, straight, tmp_p
     timings = json.loads((tmp_path / "out" / "timings.json").read_text())
     assert len(timings["seconds_per_step"]) == 4
     assert len(timings["seconds_to_start"]) == 2
+
+
+def test_a_stop_before_the_time_limit_loses_and_repeats_no_step(inputs, straight, tmp_path):
+    with pytest.raises(OutOfTime, match="stopped at step 2 before the time limit"):
+        run(tiny_spec(), inputs, tmp_path, deadline=Reached(minutes=60.0, started=time.monotonic()))
+    assert not (tmp_path / "out").exists()
+    work = tmp_path / "scratch" / run_id(tiny_spec())
+    assert "stopped at step 2" in (work / "train.log").read_text()
+
+    run(tiny_spec(), inputs, tmp_path, deadline=Deadline(minutes=1e6, started=time.monotonic()))
+    assert_same_run(straight, tmp_path)
+
+
+class Reached(Deadline):
+    """Time is up at the first checkpoint."""
+
+    def check(self, now, seconds, *, step, since, next_checkpoint):
+        assert len(seconds) == step
+        if step == since:
+            super().check(self.end, seconds, step=step, since=since, next_checkpoint=next_checkpoint)
 
 
 def test_a_half_written_checkpoint_is_ignored(inputs, straight, tmp_path):
@@ -325,22 +349,38 @@ def test_weights_that_are_not_finite_are_seen():
     assert not trainer.weights_are_finite(layer)
 
 
+def order(rows: int, needed: int, seed: int) -> list[int]:
+    return list(islice(prompt_positions(rows, seed), needed))
+
+
 def test_prompts_are_a_permutation_after_another():
-    order = prompt_order(12, 30, seed=100)
-    assert sorted(order[:12]) == sorted(order[12:24]) == list(range(12))
-    assert order[:12].tolist() != order[12:24].tolist()
-    assert prompt_order(12, 20, seed=100).tolist() == order[:20].tolist()
-    assert prompt_order(12, 30, seed=101).tolist() != order.tolist()
+    first, second, rest = order(12, 30, 100)[:12], order(12, 30, 100)[12:24], order(12, 30, 100)[24:]
+    assert sorted(first) == sorted(second) == list(range(12))
+    assert first != second
+    assert len(set(rest)) == 6
+    assert order(12, 20, 100) == order(12, 30, 100)[:20]
+    assert order(12, 30, 101) != order(12, 30, 100)
+
+
+def test_the_order_of_the_prompts_is_the_one_of_the_published_runs():
+    rng = np.random.default_rng(100)
+    assert order(5, 12, 100) == np.concatenate([rng.permutation(5) for _ in range(3)])[:12].tolist()
+
+
+def test_the_rows_of_all_steps(inputs):
+    rows = read_rows(inputs["data_dir"] / "train.jsonl", tiny_spec())
+    assert rows == PROBLEMS
+    assert training_rows(rows, tiny_spec()) == [PROBLEMS[i] for i in order(12, 16, 100)]
 
 
 def test_unusable_training_rows_are_errors(tmp_path):
     path = tmp_path / "train.jsonl"
     path.write_text('{"id": "a", "prompt": "x"}\n')
     with pytest.raises(ValueError, match=r"line 1 has the keys .* must have id, prompt, reference"):
-        training_rows(path, tiny_spec())
+        read_rows(path, tiny_spec())
     path.write_text('{"id": "a", "prompt": "x", "reference": "1"}\n')
     with pytest.raises(ValueError, match="has 1 rows; a step needs 4"):
-        training_rows(path, tiny_spec())
+        read_rows(path, tiny_spec())
 
 
 def test_changed_inputs_are_not_resumed(inputs, straight, tmp_path):

@@ -264,10 +264,10 @@ def test_a_dry_run_shows_the_chain(fresh):
     assert done.returncode == 0, done.stdout
     planned = counts(done.stdout)
     assert {
-        name: planned[name] for name in ("data", "warm_start", "train", "evaluate", "score", "collect", "analyse")
+        name: planned[name] for name in ("data", "base_model", "train", "evaluate", "score", "collect", "analyse")
     } == {
         "data": 2,
-        "warm_start": 2,
+        "base_model": 2,
         "train": 24,
         "evaluate": 26,
         "score": 26,

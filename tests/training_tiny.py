@@ -91,7 +91,7 @@ def tiny_spec(
     return RunSpec.model_validate({**fields, **changes})
 
 
-def run(spec: RunSpec, inputs: dict[str, Path], directory: Path) -> Path:
+def run(spec: RunSpec, inputs: dict[str, Path], directory: Path, **options) -> Path:
     """Train in `directory`; the published results."""
-    train(spec, **inputs, scratch=directory / "scratch", out=directory / "out")
+    train(spec, **inputs, scratch=directory / "scratch", out=directory / "out", **options)
     return directory / "out"

@@ -7,6 +7,7 @@ run's outcome is in `dara.specs`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -107,6 +108,21 @@ class Resources(Model):
     vllm_memory: Share = Field(0.6, description="share of a GPU's memory for vLLM during training")
     vllm_max_sequences: Positive = Field(256, description="sequences that vLLM works on at once")
     tokens_per_gpu: Positive = Field(16384, description="tokens of a micro-batch")
+
+    @property
+    def memory_mb(self) -> int:
+        """Main memory as schedulers count it."""
+        return round(self.memory_gb * 1000)
+
+    @property
+    def minutes(self) -> int:
+        """Time limit of a training job."""
+        return math.ceil(self.hours * 60)
+
+    @property
+    def evaluation_minutes(self) -> int:
+        """Time limit of an evaluation job."""
+        return math.ceil(self.evaluation_hours * 60)
 
 
 class ModelEntry(Model):
@@ -241,6 +257,7 @@ class Preset(Model):
     )
     evaluation_environment: str | None = Field(None, description="virtual environment that generates at evaluation")
     evaluation_jobs: Positive = Field(1, description="jobs that share the checkpoints of a run at evaluation")
+    resources: Resources | None = Field(None, description="hardware of every run; none: of its model")
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = Field((), description="what also records metrics, offline")
     hub_mirror: str | None = Field(None, description="endpoint of a mirror of the hub")
     data_local: dict[str, str] = Field({}, description="data set -> local file, for machines without a network")

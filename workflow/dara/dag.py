@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from dara import cache
-from dara.config import Benchmark, Configuration, Experiment, ModelEntry, ModelSpec, RunSpec
+from dara.config import Benchmark, Configuration, Experiment, ModelSpec, Resources, RunSpec
 from dara.loading import ConfigurationError, load_all_presets, load_configuration, load_published
 from dara.parent import WORKFLOW, workflow_mark
 from dara.runs import Paths, Plan, base_id, canonical_json, data_id, model_id, plan_runs
@@ -146,6 +147,10 @@ class Workflow:
         """Specification of a data set."""
         return canonical_json(self.plan.data[data])
 
+    def scoring_cores(self, name: str) -> int:
+        """Cores that score the responses to a benchmark: one for those of the laptop, which are few."""
+        return 16 if name in PUBLISHED_BENCHMARKS else 1
+
     def model_json(self, model: str) -> str:
         """Specification of a base model."""
         return canonical_json(self.plan.models[model])
@@ -186,9 +191,10 @@ class Workflow:
         owner = benchmark if benchmark in PUBLISHED_BENCHMARKS else data_id(self._spec(run).data)
         return str(self.paths.inputs(owner) / "manifest.json")
 
-    def model_entry(self, run: str) -> ModelEntry:
-        """The entry in config/models.yaml of a run's (or base model's) model, with the resources of its jobs."""
-        return self.configuration.models[self._spec(run).model.name]
+    def resources(self, run: str) -> Resources:
+        """The hardware of the jobs of a run or a base model: the preset's, or that of its model."""
+        own = self.configuration.models[self._spec(run).model.name].resources
+        return self.configuration.preset.resources or own
 
     @property
     def fetching(self) -> str:
@@ -197,10 +203,33 @@ class Workflow:
         keys = ("hub_mirror", "data_local", "models_local", "scratch")
         return json.dumps({key: getattr(preset, key) for key in keys}, sort_keys=True)
 
+    @property
+    def training_options(self) -> str:
+        """What else a training is told, for the command line: nothing of it changes the run's results."""
+        preset = self.configuration.preset
+        hardware = canonical_json(preset.resources) if preset.resources else None
+        options = {
+            "--trackers": ",".join(preset.trackers),
+            "--ray-address": preset.ray_address,
+            "--resources": hardware,
+        }
+        return " ".join(f"{option} {shlex.quote(value)}" for option, value in options.items() if value)
+
     def python(self, stage: str) -> str:
         """The Python of the environment that trains or generates ("training", "evaluation")."""
         environment = getattr(self.configuration.preset, f"{stage}_environment")
         return str(self.root / environment / "bin" / "python") if environment else "python"
+
+    def check_environments(self) -> None:
+        """ConfigurationError if an environment that trains or generates is not there."""
+        for stage in ("training", "evaluation"):
+            python = self.python(stage)
+            if self.reuse != "only" and python != "python" and not Path(python).is_file():
+                environment = getattr(self.configuration.preset, f"{stage}_environment")
+                raise ConfigurationError(
+                    f"{stage}_environment of preset {self.configuration.preset.preset}: {environment} is not there; "
+                    "make it with `make openrlhf-cpu` (no GPU) or `make openrlhf-cuda`"
+                )
 
     def outputs(self, kind: str) -> list[str]:
         """Ids (file names) of all tables or figures of the preset's experiments."""

@@ -81,7 +81,7 @@ def load_configuration(root: Path, values: dict[str, Any], files: list[Path]) ->
     directory = root / "config"
     values, files = extended(directory, values, files)
     methods = read_methods(root)
-    models = _entries(directory / "models.yaml", ModelEntry)
+    models = read_models(root)
     experiments = {path.stem: _experiment(path) for path in sorted((directory / "experiments").glob("*.yaml"))}
     preset = validate(Preset, values, files)
     configuration = Configuration(preset, methods, models, experiments, directory)
@@ -100,6 +100,11 @@ def read_methods(root: Path) -> dict[str, MethodEntry]:
             if other != name:
                 raise ConfigurationError(f"{path}: {name}.{key}: {getattr(entry, key)!r} is that of {other} already")
     return methods
+
+
+def read_models(root: Path) -> dict[str, ModelEntry]:
+    """The models of config/models.yaml."""
+    return _entries(root / "config" / "models.yaml", ModelEntry)
 
 
 def load_published(root: Path) -> dict[str, Experiment]:

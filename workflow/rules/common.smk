@@ -5,9 +5,9 @@ from pathlib import Path
 ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT / "workflow"))
 
-from dara.dag import Workflow, job_environment, user_errors
+from dara.dag import PUBLISHED_BENCHMARKS, Workflow, job_environment, user_errors
 from dara.loading import check_method_parameters
-from dara.workflow_lock import guard_directory
+from dara.workflow_lock import guard_directory, runs_jobs
 
 job_environment(ROOT, main=workflow.is_main_process, remote=workflow.remote_exec)
 with user_errors():
@@ -16,15 +16,21 @@ with user_errors():
     FLOW = Workflow.load(ROOT, config, workflow.overwrite_configfiles)
     if workflow.is_main_process:
         check_method_parameters(FLOW.configuration)
+        if runs_jobs(sys.argv[1:]):
+            FLOW.check_environments()
 
 OUT = str(FLOW.paths.root)
+TRAINING_PYTHON = FLOW.python("training")
+EVALUATION_PYTHON = FLOW.python("evaluation")
+# Only a batch system ends a job that takes too long; then training stops at a checkpoint before.
+TIME_LIMIT = "enforced" if workflow.remote_exec else "none"
 PUBLISHED = str(FLOW.paths.published)
 
 
 wildcard_constraints:
     run="[^/]+",
     model="[^/]+",
-    data="[^/]+",
+    data="[a-z_]+-[0-9a-f]{8}",
     benchmark="[a-z0-9_]+",
     table="[a-z0-9_]+",
     figure="[a-z0-9_]+",

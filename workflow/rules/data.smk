@@ -22,7 +22,22 @@ rule data:
         f"{OUT}/logs/data/{{data}}.log",
     benchmark:
         f"{OUT}/benchmarks/data/{{data}}.tsv"
+    localrule: True
     params:
         out=subpath(output[0], parent=True),
     shell:
-        "python -m dara prepare {input} --out {params.out} 2>&1 | tee {log}"
+        "python -m dara prepare {input} --out {params.out} --fetch {FLOW.fetching:q} 2>&1 | tee {log}"
+
+
+# A published benchmark has its own cases; the laptop's are held out when the data is prepared.
+rule benchmark_data:
+    output:
+        f"{OUT}/inputs/{{benchmark}}/manifest.json",
+    log:
+        f"{OUT}/logs/benchmark_data/{{benchmark}}.log",
+    wildcard_constraints:
+        benchmark="|".join(PUBLISHED_BENCHMARKS),
+    params:
+        out=subpath(output[0], parent=True),
+    shell:
+        "python -m dara prepare-benchmark {wildcards.benchmark} --out {params.out} --fetch {FLOW.fetching:q} 2>&1 | tee {log}"

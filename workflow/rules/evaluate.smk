@@ -11,11 +11,16 @@ rule evaluate:
         f"{OUT}/logs/evaluate/{{run}}.{{benchmark}}.log",
     benchmark:
         f"{OUT}/benchmarks/evaluate/{{run}}.{{benchmark}}.tsv"
+    threads: lambda wildcards: FLOW.resources(wildcards.run).cpus
+    resources:
+        gpu=lambda wildcards: FLOW.resources(wildcards.run).evaluation_gpus,
+        mem_mb=lambda wildcards: FLOW.resources(wildcards.run).memory_mb,
+        runtime=lambda wildcards: FLOW.resources(wildcards.run).evaluation_minutes,
     params:
         benchmark=lambda wildcards: FLOW.benchmark_json(wildcards.benchmark),
         out=subpath(output[0], parent=True),
     shell:
-        "python -m dara evaluate {input.manifest} --data {input.data} --benchmark {params.benchmark:q} --out {params.out} 2>&1 | tee {log}"
+        "{EVALUATION_PYTHON} -m dara evaluate {input.manifest} --data {input.data} --benchmark {params.benchmark:q} --out {params.out} 2>&1 | tee {log}"
 
 
 rule score:
@@ -28,8 +33,12 @@ rule score:
         f"{OUT}/logs/score/{{run}}.{{benchmark}}.log",
     benchmark:
         f"{OUT}/benchmarks/score/{{run}}.{{benchmark}}.tsv"
+    threads: lambda wildcards: FLOW.scoring_cores(wildcards.benchmark)
+    resources:
+        mem_mb=lambda wildcards, threads: 3000 * threads,
     params:
         benchmark=lambda wildcards: FLOW.benchmark_json(wildcards.benchmark),
         out=subpath(output[0], parent=True),
     shell:
-        "python -m dara score --data {input.data} --benchmark {params.benchmark:q} --out {params.out} 2>&1 | tee {log}"
+        "python -m dara score --data {input.data} --benchmark {params.benchmark:q} --out {params.out} --workers {threads} "
+        "2>&1 | tee {log}"

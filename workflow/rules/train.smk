@@ -1,4 +1,4 @@
-# Base models by a supervised warm start, and the runs of the matrix. Checkpoints are in scratch and are no output: they
+# Base models, made by a supervised warm start or fetched, and the runs of the matrix. Checkpoints are in scratch and are no output: they
 # survive a failure, and the next attempt continues from the last complete one.
 
 
@@ -14,20 +14,24 @@ rule model_spec:
         "printf '%s\\n' {params.json:q} > {output} 2> {log}"
 
 
-rule warm_start:
+rule base_model:
     input:
         spec=f"{OUT}/models/{{model}}/spec.json",
         data=lambda wildcards: FLOW.model_data(wildcards.model),
     output:
         f"{OUT}/models/{{model}}/manifest.json",
     log:
-        f"{OUT}/logs/warm_start/{{model}}.log",
+        f"{OUT}/logs/base_model/{{model}}.log",
     benchmark:
-        f"{OUT}/benchmarks/warm_start/{{model}}.tsv"
+        f"{OUT}/benchmarks/base_model/{{model}}.tsv"
+    localrule: True
     params:
-        scratch=FLOW.paths.scratch,
+        data=lambda wildcards, input: (
+            f"--data {input.data}" if input.get("data") else ""
+        ),
     shell:
-        "python -m dara warm-start {input.spec} --data {input.data} --scratch {params.scratch} --manifest {output} 2>&1 | tee {log}"
+        "python -m dara base-model {input.spec} {params.data} --scratch {FLOW.paths.scratch} --manifest {output} "
+        "--fetch {FLOW.fetching:q} 2>&1 | tee {log}"
 
 
 rule run_spec:
@@ -53,7 +57,13 @@ rule train:
         f"{OUT}/logs/train/{{run}}.log",
     benchmark:
         f"{OUT}/benchmarks/train/{{run}}.tsv"
-    params:
-        scratch=FLOW.paths.scratch,
+    # Where and for how long a job runs stands here and not in params: it changes no result, so nothing trains again.
+    threads: lambda wildcards: FLOW.resources(wildcards.run).cpus
+    resources:
+        gpu=lambda wildcards: FLOW.resources(wildcards.run).gpus,
+        mem_mb=lambda wildcards: FLOW.resources(wildcards.run).memory_mb,
+        runtime=lambda wildcards: FLOW.resources(wildcards.run).minutes,
     shell:
-        "python -m dara train {input.spec} --data {input.data} --model {input.model} --scratch {params.scratch} 2>&1 | tee {log}"
+        "{TRAINING_PYTHON} -m dara train {input.spec} --data {input.data} --model {input.model} "
+        "--scratch {FLOW.paths.scratch} {FLOW.training_options} --minutes {resources.runtime} --time-limit {TIME_LIMIT} "
+        "2>&1 | tee {log}"

@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ import numpy as np
 from dara.config import RunSpec
 from dara.files import sha256, write_atomically
 from dara.runs import run_id, spec_sha256
+from dara.training.divergence import Divergence
 
 STARTS = "starts.json"
 RESUME_ONLY = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "method_state.pt")
@@ -178,18 +180,20 @@ def publish(
     record: RunRecord,
     *,
     inputs: Mapping[str, str],
-    diverged_at: int | None = None,
+    divergence: Divergence | None = None,
 ) -> None:
     """Write the results of a finished run into `out`, manifest.json last and atomically.
 
-    inputs: checksums of what it trained on. diverged_at: the step in which the run diverged; the files then hold the
+    inputs: checksums of what it trained on. divergence: how the run diverged; the files then hold the
     complete steps before it. Versions, commit and machine are those of `record_start`.
     """
     out.mkdir(parents=True, exist_ok=True)
     (out / "manifest.json").unlink(missing_ok=True)
     write_atomically(out / "metrics.jsonl", jsonl(record.metrics))
     save(out, record, spec)
-    outcome = {"outcome": "completed"} if diverged_at is None else {"outcome": "diverged", "diverged_at": diverged_at}
+    outcome = {"outcome": "completed"}
+    if divergence is not None:
+        outcome = {"outcome": "diverged", "diverged_at": divergence.step, "reason": divergence.reason}
     starts = json.loads((directory / STARTS).read_text(encoding="utf-8"))
     saved = {step: path for step, path in checkpoints(directory).items() if step <= record.steps}
     manifest = {
@@ -201,7 +205,7 @@ def publish(
         "inputs": dict(inputs),
         **{key: starts[0][key] for key in ("versions", "git_commit", "machine")},
         "starts": starts,
-        "seeds": {"data": spec.data.seed, "trainer": spec.seed, "sampler": spec.seed},
+        "seeds": _seeds(spec),
     }
     write_atomically(out / "manifest.json", json_bytes(manifest))
 
@@ -212,7 +216,7 @@ def record_start(directory: Path, step: int, libraries: Iterable[str]) -> None:
         "from_step": step,
         "versions": {"python": platform.python_version(), **{name: version(name) for name in libraries}},
         "git_commit": git_commit(Path(__file__).parent),
-        "machine": {"system": platform.platform(), "processor": _processor(), "cpus": os.cpu_count()},
+        "machine": _machine(),
     }
     path = directory / STARTS
     before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() and step else []
@@ -222,6 +226,23 @@ def record_start(directory: Path, step: int, libraries: Iterable[str]) -> None:
 def _describe(checkpoint: Path) -> dict[str, Any]:
     files = sorted(path for path in checkpoint.iterdir() if path.name not in RESUME_ONLY)
     return {"directory": checkpoint.as_posix(), "sha256": {path.name: sha256(path) for path in files}}
+
+
+def _seeds(spec: RunSpec) -> dict[str, int | None]:
+    """Every seed of a run; published data has none."""
+    sampler = spec.seed if spec.sampler_seed is None else spec.sampler_seed
+    return {"data": getattr(spec.data, "seed", None), "trainer": spec.seed, "sampler": sampler}
+
+
+def _machine() -> dict[str, Any]:
+    """Where a run is, for whoever asks later; nothing depends on it."""
+    return {
+        "host": socket.gethostname(),
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cpus": os.cpu_count(),
+        "visible_gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
+    }
 
 
 def _processor() -> str:

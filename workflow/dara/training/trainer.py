@@ -1,7 +1,7 @@
 """TRL's GRPOTrainer with several rewards: the rollouts' rewards go through a method, the rest of the loss is TRL's.
 
 What differs from TRL 1.16, each in one override:
-* the advantages are `method(rewards).advantages * loss_weight` (`_calculate_rewards`,
+* the advantages are those of `advantages.batch_advantages` (`_calculate_rewards`,
   `_generate_and_score_completions`);
 * an update gets whole groups (`_prepare_inputs`); TRL deals the single responses to the updates at random;
 * sampling, and log-probabilities in the update, encode each prompt once a group (`_generate_single_turn`,
@@ -29,55 +29,53 @@ from trl.trainer.utils import split_tensor_dict
 
 from dara.config import RunSpec
 from dara.libraries import quiet
-from dara.methods import Method, Output, load_method
-from dara.rewards import reward_ranges, score
+from dara.methods import Method
+from dara.rewards import score
+from dara.runs import run_id
 from dara.training import run_files
-from dara.training.metrics import ENGINE_METRICS, all_finite, step_metrics
+from dara.training.advantages import batch_advantages, run_method
+from dara.training.deadline import Deadline
+from dara.training.divergence import Divergence
+from dara.training.lifecycle import Start
+from dara.training.metrics import ENGINE_METRICS, all_finite
 from dara.training.policy import NotFiniteError, log_probs_and_entropies, sample
 from dara.training.run_files import RunRecord
+from dara.training.steps import Rollouts, record_step
+from dara.training.trackers import Tracker, tracker
 
 log = logging.getLogger(__name__)
 
-REPORT_EVERY = 5  # steps between progress lines
-SAMPLES = 4  # responses kept for reading at each checkpoint
 
+def run_steps(start: Start, rows: list[dict[str, str]], trackers: tuple[str, ...]) -> Divergence | None:
+    """Train from `start.record.steps` to the last step; how the run diverged, or None.
 
-def run_steps(
-    spec: RunSpec,
-    rows: list[dict[str, str]],
-    model_dir: Path,
-    directory: Path,
-    record: RunRecord,
-    methods_dir: Path | None,
-    started: float,
-) -> int | None:
-    """Train from `record.steps` to the last step; the step in which the run diverged, or None.
-
-    rows: the prompts of all steps, in order. directory: of the checkpoints and the other files, of which `record` is
-    the content so far. started: time.monotonic() at the start of the process's work.
+    rows: the prompts of all steps, in order. trackers: names for `dara.training.trackers`.
     """
     quiet()
     torch.set_num_threads(1)  # the models are too small to share among threads; one run a core instead
-    method = load_method(spec.method.name, function=spec.method.function, base_dir=methods_dir, **spec.method.params)
+    spec, directory, record = start.spec, start.directory, start.record
+    method = run_method(spec, start.methods_dir)
+    follow = tracker(trackers, directory, run_id(spec), record.metrics)
+    run = Run(spec, method, directory, record, follow, start.deadline, record.steps)
     trainer = MultiRewardTrainer(
-        model=AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32),
+        model=AutoModelForCausalLM.from_pretrained(start.model_dir, dtype=torch.float32),
         reward_funcs=[_name_only(name) for name in spec.rewards],
         args=trl_config(spec, directory),
         train_dataset=datasets.Dataset.from_list(rows),
-        processing_class=AutoTokenizer.from_pretrained(model_dir),
-        run=Run(spec, method, directory, record),
+        processing_class=AutoTokenizer.from_pretrained(start.model_dir),
+        run=run,
     )
     checkpoint = directory / f"step_{record.steps}" if record.steps else None
     if checkpoint and method.has_state:
         method.load_state_dict(torch.load(checkpoint / "method_state.pt", weights_only=True))
-    record.startups.append(round(time.monotonic() - started, 3))
+    record.startups.append(round(time.monotonic() - start.started, 3))
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     except NotFiniteError:
-        trainer.run.diverged_at = record.steps + 1
-    if trainer.run.diverged_at:
-        log.warning("%s | diverged in step %d", title(spec), trainer.run.diverged_at)
-    return trainer.run.diverged_at
+        run.divergence = Divergence(run.step, "the policy's logits are not finite")
+    finally:
+        run.tracker.close()
+    return run.divergence
 
 
 def trl_config(spec: RunSpec, directory: Path) -> GRPOConfig:
@@ -131,23 +129,21 @@ class Run:
     method: Method
     directory: Path
     record: RunRecord
-    diverged_at: int | None = None
+    tracker: Tracker
+    deadline: Deadline | None
+    done: int  # steps that were there at the start
+    divergence: Divergence | None = None
 
     @property
     def step(self) -> int:
         """The step that is being made, from 1."""
         return self.record.steps + 1
 
-
-@dataclass
-class Rollouts:
-    """The rollout batch of a step: B groups of G responses, K rewards."""
-
-    rows: list[dict[str, str]]  # B * G
-    responses: list[str]  # B * G
-    rewards: torch.Tensor  # (B, G, K) float64
-    lengths: torch.Tensor  # (B, G) tokens
-    output: Output | None = None
+    def check_deadline(self) -> None:
+        """After a step, and its checkpoint where it has one: OutOfTime where the next cannot be reached."""
+        if self.deadline:
+            record, checkpoints = self.record, self.spec.checkpoint_steps
+            self.deadline.after_step(record.steps, checkpoints, record.seconds[self.done :], time.monotonic())
 
 
 class MultiRewardTrainer(GRPOTrainer):
@@ -196,12 +192,8 @@ class MultiRewardTrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, str]]) -> dict[str, torch.Tensor]:
         batch = super()._generate_and_score_completions(inputs)
-        spec, rollouts = self.run.spec, self._rollouts
-        rollouts.output = self.run.method(
-            rollouts.rewards, lengths=rollouts.lengths, ranges=reward_ranges(spec.task, spec.rewards)
-        )
-        # The clipped surrogate of q A is q times that of A for q >= 0, so the loss needs no change.
-        advantages = rollouts.output.advantages * rollouts.output.loss_weight
+        run, rollouts = self.run, self._rollouts
+        rollouts.output, advantages = batch_advantages(run.spec, run.method, rollouts.rewards, rollouts.lengths)
         batch["advantages"] = advantages.flatten().to(batch["advantages"].dtype)
         sampled = [torch.tensor(row) for row in self._sampling_log_probs]
         batch["old_per_token_logps"] = torch.nn.utils.rnn.pad_sequence(sampled, batch_first=True)
@@ -264,32 +256,26 @@ class MultiRewardTrainer(GRPOTrainer):
             }
         )
         if not (math.isfinite(logs["loss"]) and all_finite(self._updates[-1]) and weights_are_finite(self.model)):
-            self.run.diverged_at = self.run.step
-            self.control.should_training_stop, self.control.should_save = True, False
+            self._diverge(Divergence(self.run.step, "the loss, the gradient or a weight is not finite"))
         elif len(self._updates) == self.args.steps_per_generation:
             self._complete_step()
 
     def _complete_step(self) -> None:
-        run, rollouts, record = self.run, self._rollouts, self.run.record
+        run = self.run
         engine = {name: float(np.mean([update[name] for update in self._updates])) for name in ENGINE_METRICS}
-        line = step_metrics(
-            run.step,
-            run.spec.rewards,
-            pool_rewards=rollouts.rewards,
-            pool_lengths=rollouts.lengths,
-            output=rollouts.output,
-            engine=engine,
-        )
-        if run.step in run.spec.checkpoint_steps:
-            record.samples += reading_samples(run.spec, run.step, rollouts)
-        run_files.append_metrics(run.directory, line)
-        record.metrics.append(line)
-        record.rewards.append(rollouts.rewards.numpy())
-        record.lengths.append(rollouts.lengths.numpy())
         now = time.monotonic()
-        record.seconds.append(round(now - self._step_began, 4))
+        found = record_step(run.spec, run.directory, run.record, self._rollouts, engine, now - self._step_began)
+        if found:
+            self._diverge(found)
+            return
+        run.tracker.log(run.record.steps, run.record.metrics[-1])
         self._updates, self._step_began = [], now
-        report(run.spec, record)
+        if run.record.steps not in run.spec.checkpoint_steps:
+            run.check_deadline()
+
+    def _diverge(self, divergence: Divergence) -> None:
+        self.run.divergence = divergence
+        self.control.should_training_stop, self.control.should_save = True, False
 
     def _save_checkpoint(self, model, trial) -> None:
         """step_<N>, complete once it has this name; the files of the run are written before."""
@@ -301,6 +287,7 @@ class MultiRewardTrainer(GRPOTrainer):
             torch.save(run.method.state_dict(), written / "method_state.pt")
         run_files.save(run.directory, run.record, run.spec)
         run_files.complete_checkpoint(run.directory, written, run.record.steps)
+        run.check_deadline()
 
 
 def score_response(spec: RunSpec, row: dict[str, str], response: str, n_tokens: int) -> list[float]:
@@ -331,42 +318,6 @@ def step_generator(seed: int, step: int) -> torch.Generator:
 def weights_are_finite(model: torch.nn.Module) -> bool:
     """Whether no parameter holds NaN or infinity."""
     return all(torch.isfinite(parameter).all().item() for parameter in model.parameters())
-
-
-def reading_samples(spec: RunSpec, step: int, rollouts: Rollouts) -> list[dict[str, Any]]:
-    """A few responses of a step for people to read: the first one of evenly spread prompts."""
-    prompts = range(0, spec.prompts_per_step, max(1, spec.prompts_per_step // SAMPLES))[:SAMPLES]
-    return [
-        {
-            "step": step,
-            **rollouts.rows[b * spec.group_size],
-            "response": rollouts.responses[b * spec.group_size],
-            "n_tokens": rollouts.lengths[b, 0].item(),
-            "rewards": dict(zip(spec.rewards, rollouts.rewards[b, 0].tolist(), strict=True)),
-            "advantage": rollouts.output.advantages[b, 0].item(),
-        }
-        for b in prompts
-    ]
-
-
-def title(spec: RunSpec) -> str:
-    """A run's name in progress lines."""
-    return f"{spec.task} {spec.method.name} G={spec.group_size} seed {spec.seed}"
-
-
-def report(spec: RunSpec, record: RunRecord) -> None:
-    """Log a progress line at the first and last step and every few steps."""
-    step = record.steps
-    if step not in (1, spec.steps) and step % REPORT_EVERY:
-        return
-    line, pace = record.metrics[-1], float(np.mean(record.seconds[-REPORT_EVERY:]))
-    means = " ".join(f"{name} {line[f'reward/{name}/mean']:.3g}" for name in spec.rewards)
-    densities = " ".join(f"{line[f'density/{name}']:.2f}" for name in spec.rewards)
-    minutes, seconds = divmod(round(pace * (spec.steps - step)), 60)
-    log.info(
-        "%s | step %d/%d | %s | density %s | %.2f s/step, %d:%02d left",
-        *(title(spec), step, spec.steps, means, densities, pace, minutes, seconds),
-    )
 
 
 def _name_only(name: str) -> Callable[..., list[float]]:

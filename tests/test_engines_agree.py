@@ -1,0 +1,190 @@
+"""The same rewards give the same advantages in the loss of both engines, each through its own layout of a batch."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from dara.methods import available_methods, load_method
+from dara.rewards import reward_ranges
+from dara.training.advantages import batch_advantages, run_method
+from dara.training.openrlhf.layout import (
+    deal,
+    rewards_and_lengths,
+    sample_order,
+    set_advantages,
+    token_advantages,
+)
+from training_tiny import tiny_spec
+
+B, G, K, TOKENS = 6, 4, 2, 9
+PARAMS = {"static_sym": {"weights": [1.0, 5.0]}, "static_asym": {"weights": [1.0, 5.0]}}
+
+
+def spec_of(name: str, **changes):
+    return tiny_spec(method=name, params=PARAMS.get(name, {}), prompts_per_step=B, group_size=G, **changes)
+
+
+def logged(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rewards (B, G, K) as the laptop's are, with constant groups, and lengths (B, G) of at least one token."""
+    rng = np.random.default_rng(seed)
+    rewards = torch.tensor(rng.integers(0, 2, (B, G, K)).astype(float))
+    rewards[0] = 1.0
+    return rewards, torch.tensor(rng.integers(1, TOKENS + 1, (B, G)))
+
+
+def experiences(rewards: torch.Tensor, lengths: torch.Tensor, names: tuple[str, ...], seed: int) -> list:
+    """The same batch as OpenRLHF holds it: micro-batches of unequal size, samples in any order, responses last."""
+    order = np.random.default_rng(seed).permutation(B * G)
+    flat, tokens = rewards.view(B * G, K), lengths.flatten()
+    made = []
+    for index in np.split(order, [5, 6, 17]):
+        mask = torch.zeros(len(index), TOKENS + 3, dtype=torch.bool)
+        for row, i in zip(mask, index, strict=True):
+            row[3 : 3 + tokens[i]] = True
+        made.append(
+            SimpleNamespace(
+                index=index.tolist(),
+                info={name: flat[index, k] for k, name in enumerate(names)},
+                response_length=tokens[index].float(),
+                action_mask=mask,
+                kl=torch.zeros(mask.shape),
+            )
+        )
+    return made
+
+
+def in_openrlhf(spec, rewards, lengths) -> tuple[torch.Tensor, list]:
+    """(B, G): what OpenRLHF's loss reads at the tokens of each response, which must be one value."""
+    batch = experiences(rewards, lengths, spec.rewards, seed=3)
+    set_advantages(batch, spec, run_method(spec))
+    found = torch.full((B * G,), torch.nan)
+    for one in batch:
+        for i, values, mask in zip(one.index, one.advantages, one.action_mask, strict=True):
+            assert values[mask].unique().numel() == 1
+            assert (values[~mask] == 0).all()
+            found[i] = values[mask][0]
+    return found.view(B, G), batch
+
+
+def in_trl(spec, rewards, lengths, monkeypatch) -> torch.Tensor:
+    """(B, G): what TRL's loss reads, from its own batch."""
+    from trl import GRPOTrainer
+
+    from dara.training.trainer import MultiRewardTrainer, Rollouts
+
+    monkeypatch.setattr(
+        GRPOTrainer, "_generate_and_score_completions", lambda self, inputs: {"advantages": torch.zeros(B * G)}
+    )
+    trainer = MultiRewardTrainer.__new__(MultiRewardTrainer)
+    trainer.run = SimpleNamespace(spec=spec, method=run_method(spec))
+    trainer._rollouts = Rollouts([], [], rewards, lengths)
+    trainer._sampling_log_probs = [[0.0]] * (B * G)
+    return trainer._generate_and_score_completions([])["advantages"].view(B, G)
+
+
+@pytest.mark.parametrize("normalization", ["own", "token"])
+@pytest.mark.parametrize("name", available_methods())
+def test_both_engines_hand_the_methods_advantages_to_the_loss(name, normalization, monkeypatch):
+    trl = pytest.importorskip("trl", reason="the environment of OpenRLHF has no TRL")
+    assert trl.GRPOTrainer
+    spec = spec_of(name, final_normalization=normalization)
+    own = load_method(name, **PARAMS.get(name, {})).final_normalization
+    expected_normalization = "token" if normalization == "token" and own == "response" else own
+    method = load_method(name, final_normalization=expected_normalization, **PARAMS.get(name, {}))
+    for seed in range(3):
+        rewards, lengths = logged(seed)
+        out = method(rewards, lengths=lengths, ranges=reward_ranges(spec.task, spec.rewards))
+        expected = (out.advantages * out.loss_weight).float()
+        assert expected.abs().sum() > 0
+        from_openrlhf, _ = in_openrlhf(spec, rewards, lengths)
+        assert torch.equal(from_openrlhf, expected)
+        assert torch.equal(in_trl(spec, rewards, lengths, monkeypatch), expected)
+
+
+def test_openrlhfs_layout_is_read_in_rollout_order():
+    rewards, lengths = logged(1)
+    spec = spec_of("dara_asym")
+    batch = experiences(rewards, lengths, spec.rewards, seed=5)
+    found_rewards, found_lengths = rewards_and_lengths(batch, spec.rewards, G)
+    assert torch.equal(found_rewards, rewards)
+    assert torch.equal(found_lengths, lengths)
+    made = set_advantages(batch, spec, run_method(spec))
+    assert torch.equal(made.rewards, rewards)
+    assert torch.equal(made.output.advantages, batch_advantages(spec, run_method(spec), rewards, lengths)[0].advantages)
+    assert all(one.kl is None and torch.equal(one.returns, one.advantages) for one in batch)
+
+
+def test_a_sample_twice_is_an_error():
+    with pytest.raises(ValueError, match=r"numbered \[0, 0, 2\]"):
+        sample_order([SimpleNamespace(index=[2, 0]), SimpleNamespace(index=[0])])
+
+
+def test_a_kl_in_the_reward_reaches_each_token_from_there_on():
+    mask = torch.tensor([[False, True, True, True, False]])
+    kl = torch.tensor([[9.0, 1.0, 2.0, 4.0, 9.0]])
+    tokens = token_advantages(torch.tensor([0.5]), mask, kl, 0.1)
+    assert tokens.tolist() == [pytest.approx([0.0, 0.5 - 0.7, 0.5 - 0.6, 0.5 - 0.4, 0.0])]
+    assert token_advantages(torch.tensor([0.5]), mask).tolist() == [[0.0, 0.5, 0.5, 0.5, 0.0]]
+
+
+@pytest.mark.parametrize("name", ["grpo", "dara_asym"])
+def test_a_kl_in_the_reward_of_openrlhf(name):
+    rewards, lengths = logged(2)
+    spec = spec_of(name, **KL_IN_REWARD)
+    plain, _ = in_openrlhf(spec, rewards, lengths)
+    batch = experiences(rewards, lengths, spec.rewards, seed=3)
+    for one in batch:
+        one.kl = torch.ones(one.action_mask.shape)
+    set_advantages(batch, spec, run_method(spec), 0.01)
+    for one in batch:
+        for i, values, mask in zip(one.index, one.advantages, one.action_mask, strict=True):
+            to_go = torch.arange(int(mask.sum()), 0, -1)
+            assert values[mask].tolist() == pytest.approx((plain.flatten()[i] - 0.01 * to_go).tolist(), abs=1e-6)
+
+
+KL_IN_REWARD = {"engine": "openrlhf", "kl": {"placement": "reward", "coefficient": 0.01}}
+KL_OF_GRPO = {"engine": "openrlhf", "kl": {"placement": "reward_grpo", "coefficient": 0.01}}
+
+
+@pytest.mark.parametrize("weights", [None, [2.0, 0.0]])
+def test_the_authors_kl_is_in_grpos_sum_before_its_z_score(weights):
+    rewards, lengths = logged(2)
+    params = {} if weights is None else {"reward_weights": weights}
+    spec = tiny_spec(method="grpo", params=params, prompts_per_step=B, group_size=G, **KL_OF_GRPO)
+    batch = experiences(rewards, lengths, spec.rewards, seed=3)
+    rng = torch.Generator().manual_seed(0)
+    sums = torch.zeros(B * G, dtype=torch.float64)
+    for one in batch:
+        one.kl = torch.randn(one.action_mask.shape, generator=rng)
+        for i, kl, mask in zip(one.index, one.kl, one.action_mask, strict=True):
+            sums[i] = kl[mask].double().sum()
+    made = set_advantages(batch, spec, run_method(spec), 0.01)
+    total = (rewards * torch.tensor(weights or [1.0, 1.0])).sum(-1) - 0.01 * sums.view(B, G)
+    expected = (total - total.mean(1, keepdim=True)) / (total.std(1, keepdim=True) + 1e-6)
+    for one in batch:
+        for i, values, mask in zip(one.index, one.advantages, one.action_mask, strict=True):
+            assert values[mask].tolist() == pytest.approx([expected.flatten()[i].item()] * int(mask.sum()), abs=1e-5)
+    assert made.output.advantages.numpy() == pytest.approx(expected.numpy(), abs=1e-9)
+    assert torch.equal(made.output.z, run_method(spec)(rewards, lengths=lengths).z)
+
+
+def test_a_penalty_is_for_grpo_only():
+    rewards, lengths = logged(2)
+    spec = spec_of("gdpo")
+    with pytest.raises(ValueError, match="for grpo, not for gdpo"):
+        batch_advantages(spec, run_method(spec), rewards, lengths, torch.zeros(B, G))
+
+
+def test_updates_get_whole_groups_and_ranks_as_many_samples_each():
+    lengths = np.random.default_rng(0).integers(1, 100, 48).tolist()
+    hands = deal(lengths, updates=3, ranks=4)
+    assert [len(hand) for hand in hands] == [12] * 4
+    for update in range(3):
+        samples = sorted(i for hand in hands for i in hand[4 * update : 4 * update + 4])
+        assert samples == list(range(16 * update, 16 * update + 16))
+        loads = [sum(lengths[i] for i in hand[4 * update : 4 * update + 4]) for hand in hands]
+        assert max(loads) < 1.5 * min(loads)
+    with pytest.raises(ValueError, match="48 responses cannot be dealt to 3 updates on 5 GPUs evenly"):
+        deal(lengths, updates=3, ranks=5)

@@ -1,0 +1,216 @@
+"""Dynamic filtering: which groups vary, how large a round is, what a step takes, and where the data stands after it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dara.specs import Filter
+from dara.training.openrlhf.filtering import TooFewGroupsError, collect, next_round, varies
+from dara.training.openrlhf.labels import Label, consumed
+
+
+@dataclass(frozen=True)
+class Group:
+    position: int
+    rewards: np.ndarray
+
+
+class Source:
+    """Groups of two responses; those of `informative` positions vary."""
+
+    def __init__(self, informative, position: int = 0):
+        self.informative, self.position, self.sizes = informative, position, []
+
+    def draw(self, size: int) -> list[Group]:
+        self.sizes.append(size)
+        positions = range(self.position, self.position + size)
+        self.position += size
+        return [Group(p, np.array([[0.0, 1.0], [float(self.informative(p)), 1.0]])) for p in positions]
+
+
+def rule(candidates: int = 6, rounds: int = 2, criterion: str = "sum_varies") -> Filter:
+    return Filter(criterion=criterion, candidate_prompts=candidates, max_rounds=rounds)
+
+
+def positions(pool) -> list[int]:
+    return [pool.groups[i].position for i in pool.kept]
+
+
+# --- which groups vary ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rewards", "by_sum", "by_any"),
+    [
+        ([[1, 0], [0, 0]], True, True),
+        ([[1, 0], [0, 1]], False, True),  # both rewards vary, and cancel
+        ([[1, 1], [1, 1]], False, False),
+        ([[0.3, 0.0]] * 6, False, False),  # a float32 standard deviation is not 0 here
+        ([[0.1, 0.0]] * 3, False, False),
+        ([[0, 0]] + [[0.95, 0]] * 7, True, True),
+        ([[1.0, 0], [1.00001, 0]], True, True),
+        ([[1.0, 0], [np.nextafter(1.0, 2.0), 0]], True, True),
+        ([[0.5], [0.5]], False, False),
+        ([[0.5], [0.25]], True, True),
+        ([[0, 1, 2], [1, 2, 0], [2, 0, 1]], False, True),
+    ],
+)
+def test_a_group_varies(rewards, by_sum, by_any):
+    values = np.array(rewards, dtype=np.float64)
+    assert varies(values, "sum_varies") is by_sum
+    assert varies(values, "any_reward_varies") is by_any
+
+
+# --- rounds -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("deficit", "accepted", "generated", "world_size", "size"),
+    [
+        (200, 312, 768, 1, 616),  # 200 / 0.40625 * 1.25 = 615.4
+        (200, 312, 768, 8, 616),
+        (200, 312, 768, 9, 621),
+        (512, 0, 768, 8, 12800),  # the acceptance counts as 5 % at least
+        (12, 3, 10, 1, 50),  # 12 / 0.3 * 1.25 is 50 exactly, and 50.00000000000001 in some orders of floats
+        (1, 767, 768, 1, 2),
+        (1, 1, 1, 8, 8),
+    ],
+)
+def test_size_of_a_later_round(deficit, accepted, generated, world_size, size):
+    assert next_round(deficit, accepted, generated, world_size) == size
+
+
+def test_without_a_filter_each_group_is_kept():
+    source = Source(lambda p: False)
+    pool = collect(source.draw, 4, None)
+    assert (positions(pool), pool.metrics, source.sizes) == ([0, 1, 2, 3], {}, [4])
+    assert pool.rewards.shape == (4, 2, 2)
+
+
+def test_surplus_groups_are_dropped_in_the_order_of_the_prompts():
+    source = Source(lambda p: p != 1)
+    pool = collect(source.draw, 4, rule(6))
+    assert positions(pool) == [0, 2, 3, 4]
+    assert pool.rewards.shape == (6, 2, 2), "the pool is what was generated, not what is kept"
+    assert pool.metrics == {
+        "filter/num_gen_batches": 1.0,
+        "filter/informative_groups_collected": 5.0,
+        "filter/prompts_generated_total": 6.0,
+        "filter/generation_overhead": 0.5,
+        "filter/acceptance": 5 / 6,
+    }
+
+
+def test_later_rounds_fill_the_step():
+    source = Source(lambda p: p % 2 == 0)
+    pool = collect(source.draw, 4, rule(6))
+    assert source.sizes == [6, 3]  # one is missing of four, half are accepted: 1 / 0.5 * 1.25 = 2.5
+    assert positions(pool) == [0, 2, 4, 6]
+    assert pool.metrics["filter/num_gen_batches"] == 2
+    assert pool.metrics["filter/generation_overhead"] == 9 / 4 - 1
+    assert pool.metrics["filter/acceptance"] == 5 / 9
+
+
+def test_acceptance_is_that_of_all_rounds_before():
+    source = Source(lambda p: p in (0, 1, 2, 40, 50, 51))
+    with pytest.raises(TooFewGroupsError):
+        collect(source.draw, 6, rule(6, rounds=3))
+    assert source.sizes == [6, 8, 18]  # 3 / (3/6) * 1.25 = 7.5; 3 / (3/14) * 1.25 = 17.5
+
+
+def test_a_short_step_is_an_error_with_counts_and_a_remedy():
+    source = Source(lambda p: p == 0)
+    with pytest.raises(TooFewGroupsError) as caught:
+        collect(source.draw, 4, rule(6), step="step 7")
+    assert source.sizes == [6, 23]
+    assert str(caught.value) == (
+        "step 7: the sum of the rewards varies in only 1 of the 29 groups of 2 round(s), and 4 are needed: "
+        "raise filter.max_rounds (2) or filter.candidate_prompts (6), or train with fewer prompts_per_step"
+    )
+
+
+def test_a_source_that_gives_less_is_an_error():
+    with pytest.raises(ValueError, match="4 prompts were to be drawn, but 3 groups came back"):
+        collect(lambda n: Source(bool).draw(n)[:-1], 4, None)
+
+
+@given(
+    pattern=st.lists(st.sampled_from(["varies", "cancels", "constant"]), min_size=1, max_size=60),
+    prompts=st.integers(1, 12),
+    extra=st.integers(0, 12),
+    rounds=st.integers(1, 5),
+    world_size=st.integers(1, 8),
+    criterion=st.sampled_from(["sum_varies", "any_reward_varies"]),
+)
+def test_a_filtered_step(pattern, prompts, extra, rounds, world_size, criterion):
+    values = {"varies": [[1, 0], [0, 0]], "cancels": [[1, 0], [0, 1]], "constant": [[1, 1], [1, 1]]}
+    taken: list[int] = []
+
+    def draw(size: int) -> list[Group]:
+        start = sum(taken)
+        taken.append(size)
+        kinds = [pattern[p % len(pattern)] for p in range(start, start + size)]
+        return [Group(start + i, np.array(values[kind], float)) for i, kind in enumerate(kinds)]
+
+    teaches = [kind == "varies" or (kind == "cancels" and criterion == "any_reward_varies") for kind in pattern]
+    try:
+        pool = collect(draw, prompts, rule(prompts + extra, rounds, criterion), world_size=world_size)
+    except TooFewGroupsError:
+        assert len(taken) == rounds
+        assert sum(teaches[p % len(pattern)] for p in range(sum(taken))) < prompts
+        return
+    finally:
+        assert len(taken) <= rounds
+        assert all(size % world_size == 0 for size in taken[1:])
+    kept = positions(pool)
+    assert len(kept) == prompts
+    assert all(varies(pool.groups[i].rewards, criterion) for i in pool.kept)
+    assert kept == [p for p in range(sum(taken)) if teaches[p % len(pattern)]][:prompts], "the first, in order"
+    assert pool.rewards.shape == (sum(taken), 2, 2)
+    assert all(pool.groups[i].rewards.shape == (2, 2) for i in pool.kept)
+    assert pool.metrics["filter/prompts_generated_total"] == sum(taken) == len(pool.groups)
+
+
+# --- the data position ------------------------------------------------------------------------------------------------
+
+
+def test_position_follows_from_the_metrics():
+    unfiltered = [{"step": 1}, {"step": 2}]
+    assert consumed([], 4) == 0
+    assert consumed(unfiltered, 4) == 8
+    filtered = [{"filter/prompts_generated_total": 9.0}, {"filter/prompts_generated_total": 6.0}]
+    assert consumed(filtered, 4) == 15
+
+
+def test_a_resumed_filtered_run_sees_the_same_groups():
+    """Four steps straight equal two, an interruption, and two from the position that the metrics tell."""
+
+    def informative(p: int) -> bool:
+        return p % 3 != 0
+
+    def steps(source: Source, number: int):
+        return [collect(source.draw, 4, rule(5, rounds=3)) for _ in range(number)]
+
+    straight = steps(Source(informative), 4)
+    first = steps(Source(informative), 2)
+    resumed = steps(Source(informative, consumed([pool.metrics for pool in first], 4)), 2)
+    assert [positions(pool) for pool in straight] == [positions(pool) for pool in first + resumed]
+    assert len({position for pool in straight for position in positions(pool)}) == 16, "no prompt twice"
+
+
+def test_seed_of_a_sample_depends_on_run_position_prompt_and_sample_alone():
+    label = Label(id="p1", reference="42", position=7, seed=100)
+    seeds = {
+        label.sample_seed(0),
+        label.sample_seed(1),
+        Label("p1", "42", 8, 100).sample_seed(0),
+        Label("p1", "42", 7, 101).sample_seed(0),
+        Label("p2", "42", 7, 100).sample_seed(0),
+    }
+    assert len(seeds) == 5
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert label.sample_seed(0) == Label("p1", "another", 7, 100).sample_seed(0)
+    assert Label("a", "", 0, 0).sample_seed(0) == 482575835829513722

@@ -1,0 +1,61 @@
+"""The two halves of a checkpoint: step_<N> for everybody, and DeepSpeed's state, with which alone a run can resume.
+
+The state of step N is `<output>/_actor/global_step<N>`, where OpenRLHF puts it; `latest` there names the one that
+DeepSpeed loads.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from dara.files import write_atomically
+from dara.training import run_files
+
+MARKER = "trainer_state.json"
+"""In a step_<N> whose state is there; one of run_files.RESUME_ONLY, so only the newest step_<N> has it."""
+STATES = "_actor"
+
+
+def output_of(directory: Path) -> Path:
+    """Where OpenRLHF's own files of a run are."""
+    return directory / "openrlhf"
+
+
+def state_tag(step: int) -> str:
+    """OpenRLHF's name of a step."""
+    return f"global_step{step}"
+
+
+def last_resumable(directory: Path) -> int:
+    """The newest step that can be resumed from, 0 without one: its checkpoint and its state are complete."""
+    states = output_of(directory) / STATES
+    complete = run_files.checkpoints(directory).items()
+    return max(
+        (step for step, path in complete if (path / MARKER).is_file() and (states / state_tag(step)).is_dir()),
+        default=0,
+    )
+
+
+def remove_other_states(output: Path, step: int) -> None:
+    """Delete DeepSpeed's states of all steps but `step`."""
+    for path in (output / STATES).glob(state_tag(0).removesuffix("0") + "*"):
+        if path.name != state_tag(step):
+            shutil.rmtree(path)
+
+
+def prepare_output(output: Path, step: int) -> None:
+    """Leave of an interrupted start what a resume from `step` needs: the state of that step, which is then the latest.
+
+    A start may have been killed between writing a state and completing its checkpoint; DeepSpeed would load it.
+    """
+    if step == 0 and output.exists():
+        shutil.rmtree(output)
+    output.mkdir(parents=True, exist_ok=True)
+    if step == 0:
+        return
+    for path in output.iterdir():
+        if path.name != STATES and not path.name.startswith("advantages_"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    remove_other_states(output, step)
+    write_atomically(output / STATES / "latest", state_tag(step))

@@ -1,0 +1,242 @@
+"""The OpenRLHF 0.11.2 command line of a run, from its specification and its resources.
+
+Every flag that depends on a method, an experiment or the hardware is written here and nowhere else. What OpenRLHF has
+no flag for is not here: the method and its filter, the seed of the sampler, float32, vLLM's number of sequences.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from dara.config import Resources
+from dara.runs import run_id
+from dara.specs import HubData, RunSpec
+
+PROGRAM = ("python", "-m", "openrlhf.cli.train_ppo_ray")
+LAPTOP_PROMPT_TOKENS = 128
+"""Room for a prompt of the generated tasks (at most about 60 tokens); published data says its own limit."""
+ADAM_EPSILON = 1e-8  # PyTorch's default, which both of the authors' stacks keep
+
+Flags = dict[str, object]
+"""Flag -> its value; a tuple gives several values, None is a flag without one."""
+
+
+def command_line(
+    spec: RunSpec,
+    resources: Resources,
+    *,
+    model: Path,
+    prompts: Path,
+    reward_file: Path,
+    output: Path,
+    resume: bool,
+) -> list[str]:
+    """The arguments of OpenRLHF's `train_ppo_ray`: flags and values, without the program.
+
+    Args:
+        spec: the run.
+        resources: where it runs; `gpus` 0 gives the flags of a machine without a GPU.
+        model: directory of the base model in Hugging Face form.
+        prompts: JSON lines with the keys `input` (rendered prompt) and `label`.
+        reward_file: Python file with the class `AgentExecutor` that generates a response and scores it.
+        output: directory of OpenRLHF's own checkpoints.
+        resume: continue from the last complete one of them.
+
+    Raises:
+        ValueError: the run is for another engine, or its batches cannot be divided among the GPUs.
+    """
+    _check(spec, resources)
+    flags: Flags = {
+        "--actor.model_name_or_path": model,
+        **_data(spec, prompts),
+        **_rollout(spec),
+        "--train.agent_func_path": reward_file,
+        **_update(spec),
+        **_loss(spec),
+        **_kl(spec),
+        **_placement(resources),
+        **(_gpu(spec, resources) if resources.gpus else _cpu(spec)),
+        **_checkpoints(spec, output, resume),
+    }
+    return _arguments(flags)
+
+
+def shell_text(arguments: list[str]) -> str:
+    """The command line for people: the program, then one flag with its values a line, quoted for a shell."""
+    lines = [shlex.join(PROGRAM)]
+    for argument in arguments:
+        if argument.startswith("--"):
+            lines.append("  " + argument)
+        else:
+            lines[-1] += " " + shlex.quote(argument)
+    return " \\\n".join(lines) + "\n"
+
+
+def responses_per_update(spec: RunSpec) -> int:
+    """Responses that an optimiser update is made of; whole groups."""
+    return spec.prompts_per_step // spec.optimizer.updates_per_step * spec.group_size
+
+
+def _check(spec: RunSpec, resources: Resources) -> None:
+    if spec.engine != "openrlhf":
+        raise ValueError(f"run {run_id(spec)} is for engine {spec.engine}; OpenRLHF trains runs with engine: openrlhf")
+    gpus, shared = resources.gpus, resources.tensor_parallel
+    if gpus and spec.precision == "float32":
+        raise ValueError(
+            f"run {run_id(spec)}: precision float32 is for machines without a GPU; set precision: bfloat16"
+        )
+    if gpus and gpus % shared:
+        raise ValueError(
+            f"config/models.yaml: {spec.model.name}.resources: gpus {gpus} must be a multiple of tensor_parallel "
+            f"{shared}"
+        )
+    if gpus and responses_per_update(spec) % gpus:
+        raise ValueError(
+            f"config/models.yaml: {spec.model.name}.resources.gpus: the {responses_per_update(spec)} responses of an "
+            f"update cannot be divided among {gpus} GPUs"
+        )
+
+
+def _data(spec: RunSpec, prompts: Path) -> Flags:
+    limit = spec.data.max_prompt_tokens if isinstance(spec.data, HubData) else LAPTOP_PROMPT_TOKENS
+    return {
+        "--data.prompt_dataset": prompts,
+        "--data.input_key": "input",  # rendered already: no chat template, no input template
+        "--data.label_key": "label",
+        # Prompt and response together; also vLLM's context.
+        "--data.max_len": limit + spec.sampling.max_response_tokens,
+    }
+
+
+def _rollout(spec: RunSpec) -> Flags:
+    return {
+        # Groups that are trained on; a filter draws its candidates around this number.
+        "--rollout.batch_size": spec.prompts_per_step,
+        "--rollout.n_samples_per_prompt": spec.group_size,
+        "--rollout.max_new_tokens": spec.sampling.max_response_tokens,
+        "--rollout.temperature": spec.sampling.temperature,
+        "--rollout.top_p": spec.sampling.top_p,
+    }
+
+
+def _update(spec: RunSpec) -> Flags:
+    optimizer = spec.optimizer
+    return {
+        "--train.seed": spec.seed,
+        # OpenRLHF has no number of steps: the trainer ends the one episode after spec.steps rollout batches.
+        "--train.num_episodes": 1,
+        "--train.max_epochs": 1,  # each response is used in one update
+        "--train.batch_size": responses_per_update(spec),
+        "--actor.optim": "adam",
+        "--actor.adam.lr": optimizer.learning_rate,
+        "--actor.adam.betas": optimizer.betas,
+        "--actor.adam.eps": ADAM_EPSILON,
+        "--actor.adam.weight_decay": optimizer.weight_decay,
+        "--actor.max_norm": optimizer.max_grad_norm,
+        # OpenRLHF's default is a cosine with 3 % warm-up.
+        "--actor.lr_scheduler": "constant",
+        "--actor.lr_warmup_ratio": 0.0,
+    }
+
+
+def _loss(spec: RunSpec) -> Flags:
+    return {
+        "--actor.policy_loss_type": "ppo",
+        "--actor.loss_agg_mode": "token-mean",  # over all tokens of an update, on all GPUs
+        "--actor.eps_clip_low_high": (spec.optimizer.clip_low, spec.optimizer.clip_high),
+        # Given when it is 0 too: that switches the entropy metric on.
+        "--actor.entropy_coef": spec.entropy_coefficient,
+        # Read for what it asks of the batch (groups, no critic); the run's method makes the advantages.
+        "--algo.advantage.estimator": "group_norm",
+        # The old log-probabilities are the trainer's own, not vLLM's, as in the authors' code.
+        "--algo.advantage.is_correction_level": "off",
+    }
+
+
+def _kl(spec: RunSpec) -> Flags:
+    """`k2` in the loss is half the squared log-ratio, which the authors' code calls `mse`."""
+    kl = spec.kl
+    # A KL that only GRPO feels needs no reference model in the runs of the other methods.
+    felt = kl.placement in ("loss", "reward") or (kl.placement == "reward_grpo" and spec.method.name == "grpo")
+    if not felt:
+        return {"--algo.kl.init_coef": 0.0}  # 0: no reference model (OpenRLHF's default has one)
+    flags: Flags = {"--algo.kl.init_coef": kl.coefficient, "--algo.kl.estimator": kl.estimator}
+    return flags | ({"--algo.kl.use_loss": None} if kl.placement == "loss" else {})
+
+
+def _placement(resources: Resources) -> Flags:
+    """Policy, reference model and vLLM take turns on the same GPUs; without one, these are Ray's tokens for a CPU."""
+    devices = max(resources.gpus, 1)
+    return {
+        "--train.colocate_all": None,
+        "--actor.num_nodes": 1,
+        "--actor.num_gpus_per_node": devices,
+        "--ref.num_nodes": 1,
+        "--ref.num_gpus_per_node": devices,
+        "--vllm.num_engines": devices // resources.tensor_parallel if resources.gpus else 1,
+        "--vllm.tensor_parallel_size": resources.tensor_parallel if resources.gpus else 1,
+    }
+
+
+def _gpu(spec: RunSpec, resources: Resources) -> Flags:
+    return {
+        "--ds.param_dtype": "bf16",  # of the weights that compute; the optimiser's are float32
+        # Weights, gradients and optimiser state in shards, as the authors' FSDP; a lower stage keeps the reference
+        # model on the GPU in spite of --ref.offload.
+        "--ds.zero_stage": 3,
+        # An update adds up many micro-batches.
+        "--ds.grad_accum_dtype": "fp32",
+        "--ds.attn_implementation": "flash_attention_2",
+        "--ds.packing_samples": None,  # no padding is computed
+        "--actor.gradient_checkpointing_enable": None,
+        # Micro-batches by tokens. The two sizes in responses are not used then, but OpenRLHF checks them.
+        "--train.dynamic_batch_enable": None,
+        "--train.max_tokens_per_gpu": resources.tokens_per_gpu,
+        "--rollout.max_tokens_per_gpu": resources.tokens_per_gpu,
+        "--train.micro_batch_size": 1,
+        "--rollout.micro_batch_size": 1,
+        "--vllm.gpu_memory_utilization": resources.vllm_memory,
+        # Who is not at work leaves the GPU.
+        "--vllm.enable_sleep": None,
+        "--ds.enable_sleep": None,
+        "--ref.offload": None,
+        "--vllm.sync_backend": "nccl",
+    }
+
+
+def _cpu(spec: RunSpec) -> Flags:
+    """Without a GPU: nothing to shard, to pack (flash-attn is CUDA only) or to put to sleep."""
+    return {
+        **({"--ds.param_dtype": "bf16"} if spec.precision == "bfloat16" else {}),  # there is no word for float32
+        "--ds.zero_stage": 2,
+        "--ds.attn_implementation": "sdpa",
+        "--train.micro_batch_size": responses_per_update(spec),
+        "--rollout.micro_batch_size": responses_per_update(spec),
+        "--vllm.gpu_memory_utilization": 0.2,  # of main memory, which vLLM checks before it starts
+        "--vllm.enforce_eager": None,
+        "--vllm.sync_backend": "gloo",
+    }
+
+
+def _checkpoints(spec: RunSpec, output: Path, resume: bool) -> Flags:
+    return {
+        "--ckpt.path": output,
+        "--ckpt.output_dir": output / "final",
+        "--ckpt.save_steps": spec.checkpoint_every,
+        "--ckpt.save_hf": None,
+        # OpenRLHF deletes before it writes: 1 would leave no complete optimiser state for a moment.
+        "--ckpt.max_num": 2,
+        "--ckpt.best_metric_key": "none",  # no checkpoint is chosen by its scores
+        **({"--ckpt.load_enable": None} if resume else {}),
+        "--logger.logging_steps": 1,
+    }
+
+
+def _arguments(flags: Mapping[str, object]) -> list[str]:
+    arguments: list[str] = []
+    for flag, value in flags.items():
+        values = value if isinstance(value, tuple) else () if value is None else (value,)
+        arguments += [flag, *(str(one) for one in values)]
+    return arguments

@@ -1,0 +1,167 @@
+"""The OpenRLHF engine: a run is trained by OpenRLHF in a child process with a Ray of its own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from dara.config import Resources, RunSpec
+from dara.training import run_files
+from dara.training.deadline import Deadline, OutOfTime
+from dara.training.divergence import Divergence
+from dara.training.lifecycle import Start, train_run
+from dara.training.openrlhf import ray_node, versions
+from dara.training.openrlhf.checkpoints import last_resumable, output_of, prepare_output
+from dara.training.openrlhf.disk import check_disk
+from dara.training.openrlhf.labels import prompt_file
+from dara.training.openrlhf.reward_file import write_reward_file
+from dara.training.openrlhf.settings import ERROR, OUTCOME, PROGRESS, Settings
+from dara.training.openrlhf.worker import environment_of
+from dara.training.run_files import RunRecord
+from dara.training.trackers import check_installed
+
+log = logging.getLogger(__name__)
+
+LIBRARIES = ("torch", "transformers", "openrlhf", "ray", "deepspeed", "numpy")
+LOG = "openrlhf.log"
+POLL_SECONDS = 0.2
+LAST_LINES = 15  # of the log, shown when OpenRLHF fails
+
+
+def train(
+    spec: RunSpec,
+    *,
+    data_dir: Path,
+    model_dir: Path,
+    scratch: Path,
+    out: Path,
+    methods_dir: Path | None = None,
+    resources: Resources,
+    trackers: tuple[str, ...] = (),
+    deadline: Deadline | None = None,
+    ray_address: str | None = None,
+    keep_advantages: bool = False,
+) -> None:
+    """Train the run of `spec` with OpenRLHF and publish it into `out`; see `lifecycle.train_run`.
+
+    resources: the GPUs; none means the CPU adaptation. trackers: where the metrics go besides the run's files
+    ("tensorboard", "wandb"). deadline: when the batch system ends this job. ray_address: "host:port" of a Ray cluster
+    to use instead of an own one. keep_advantages: also write what the updates read,
+    `<scratch>/<run_id>/openrlhf/advantages_<step>_<rank>.npz`.
+
+    What OpenRLHF prints is in `<scratch>/<run_id>/openrlhf.log`. Raises ValueError where `lifecycle.train_run` does,
+    for another OpenRLHF than the tested one and for too little disk; RuntimeError when OpenRLHF fails.
+    """
+    versions.check_version()
+    check_installed(trackers)
+
+    def steps(start: Start) -> tuple[RunRecord, Divergence | None]:
+        settings = prepare(start, resources, trackers, ray_address, keep_advantages)
+        run_openrlhf(settings)
+        outcome = json.loads((settings.output / OUTCOME).read_bytes())
+        if outcome["out_of_time"]:
+            raise OutOfTime(outcome["out_of_time"])
+        diverged = Divergence(**outcome["divergence"]) if outcome["divergence"] else None
+        return run_files.load(start.directory, diverged.step - 1 if diverged else spec.steps), diverged
+
+    train_run(
+        spec,
+        steps,
+        data_dir=data_dir,
+        model_dir=model_dir,
+        scratch=scratch,
+        out=out,
+        methods_dir=methods_dir,
+        libraries=(*LIBRARIES, versions.vllm_package()),
+        deadline=deadline,
+        last_resumable=last_resumable,
+        guard=ray_node.guarded,
+    )
+
+
+def prepare(
+    start: Start, resources: Resources, trackers: tuple[str, ...], ray_address: str | None, keep_advantages: bool
+) -> Settings:
+    """Check the disk and write what OpenRLHF's processes will read."""
+    directory, done = start.directory.resolve(), start.record.steps
+    output = output_of(directory)
+    prepare_output(output, done)
+    check_disk(start.spec, start.model_dir, directory, done)
+    prompts = output / "prompts.jsonl"
+    prompt_file(start.rows, prompts)
+    settings = Settings(
+        spec=start.spec,
+        resources=resources,
+        directory=directory,
+        output=output,
+        model_dir=start.model_dir.resolve(),
+        prompts=prompts,
+        reward_file=write_reward_file(output, start.spec),
+        methods_dir=start.methods_dir.resolve() if start.methods_dir else None,
+        done=done,
+        started=time.time() - (time.monotonic() - start.started),
+        trackers=trackers,
+        ray_address=ray_address,
+        minutes=start.deadline.minutes if start.deadline else None,
+        keep_advantages=keep_advantages,
+    )
+    settings.write()
+    return settings
+
+
+def run_openrlhf(settings: Settings) -> None:
+    """One start of OpenRLHF, to its end. Its progress lines are logged here, everything else goes into its log.
+
+    Raises what a reward, a filter or a check said in one of its processes as ValueError, anything else as RuntimeError.
+    """
+    on_gpu = settings.resources.gpus > 0
+    environment = ray_node.child_environment(settings.directory) | environment_of(on_gpu)
+    command = [sys.executable, "-m", "dara.training.openrlhf.worker", str(settings.output / "settings.json")]
+    progress = 0
+    with (settings.directory / LOG).open("ab") as file:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # an interrupt from the terminal comes here first
+        )
+        try:
+            while process.poll() is None:
+                time.sleep(POLL_SECONDS)
+                progress = relay(settings.output / PROGRESS, progress)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                ray_node.stop(settings.directory)
+            process.wait()
+    relay(settings.output / PROGRESS, progress)
+    if process.returncode:
+        raise failure(settings, process.returncode)
+
+
+def relay(path: Path, offset: int) -> int:
+    """Log the complete lines of `path` after `offset` bytes; the offset after them."""
+    if not path.is_file():
+        return offset
+    with path.open("rb") as file:
+        file.seek(offset)
+        text, _, _ = file.read().rpartition(b"\n")
+    for line in text.decode("utf-8").splitlines():
+        log.info("%s", line)
+    return offset + len(text) + 1 if text else offset
+
+
+def failure(settings: Settings, code: int) -> Exception:
+    """Why OpenRLHF ended with this exit code."""
+    path = settings.output / ERROR
+    if path.is_file():
+        return ValueError(json.loads(path.read_bytes())["message"])
+    log_file = settings.directory / LOG
+    last = "\n".join(log_file.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:])
+    return RuntimeError(f"OpenRLHF ended with exit code {code}; the end of {log_file}:\n{last}")

@@ -1,0 +1,28 @@
+"""The file that OpenRLHF loads the rewards from (`--train.agent_func_path`), written for one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dara.files import write_atomically
+from dara.specs import RunSpec
+
+NAME = "reward.py"
+TEMPLATE = '''"""The rewards of this run. OpenRLHF loads the class from here (--train.agent_func_path)."""
+
+from dara.training.openrlhf.executor import RewardExecutor
+
+
+class AgentExecutor(RewardExecutor):
+    task = {task!r}
+    rewards = {rewards!r}
+    reward_params = {reward_params!r}
+'''
+
+
+def write_reward_file(output: Path, spec: RunSpec) -> Path:
+    """Write `<output>/reward.py`, and return its path."""
+    path = output / NAME
+    text = TEMPLATE.format(task=spec.task, rewards=spec.rewards, reward_params=spec.reward_params)
+    write_atomically(path, text)
+    return path

@@ -1,0 +1,362 @@
+"""What the verbs of the `dara` command do: one verb a function, called by the workflow's rules and by people.
+
+Imports of heavy packages stand inside the functions, so that each verb starts as fast as it can.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dara.locking import HANDOVER_SECONDS, directory_lock
+
+if TYPE_CHECKING:
+    from dara.data.hub import Fetch
+
+STARTED = time.monotonic()  # of the process, near enough: a time limit counts from here
+
+
+def check_config(arguments: argparse.Namespace) -> None:
+    """Check every file in config/ and say what the presets plan."""
+    from dara.loading import check_method_parameters, load_all_presets
+    from dara.runs import plan_runs
+
+    for name, configuration in load_all_presets(arguments.root).items():
+        check_method_parameters(configuration)
+        plan = plan_runs(configuration)
+        counts = ", ".join(f"{experiment} {len(runs)}" for experiment, runs in plan.experiments.items())
+        print(f"{name}: {len(plan.runs)} runs ({counts})")
+
+
+def keys(arguments: argparse.Namespace) -> None:
+    """Write the page of all configuration keys, generated from the models."""
+    from dara.keys import keys_page
+
+    arguments.out.write_text(keys_page(), encoding="utf-8")
+
+
+def check_method(arguments: argparse.Namespace) -> None:
+    """Run the contract tests on a method of config/methods.yaml before any training is started."""
+    from dara.loading import check_known, read_methods
+    from dara.methods import load_method
+    from dara.methods.contract import check_method as violations_of
+
+    methods = read_methods(arguments.root)
+    check_known("config/methods.yaml", arguments.method, methods, "a method of config/methods.yaml")
+    entry = methods[arguments.method]
+    method = load_method(arguments.method, function=entry.function, base_dir=arguments.root / "config", **entry.params)
+    violations = violations_of(method)
+    for violation in violations:
+        print(f"{arguments.method}: {violation}")
+    if violations:
+        raise SystemExit(1)
+    print(f"{arguments.method}: keeps the contract")
+
+
+def plan(arguments: argparse.Namespace) -> None:
+    """Say how many runs are cached, to train and to evaluate, with GPU hours and disk, before anything is submitted."""
+    from dara.planning import plan as planned
+
+    print(planned(_preset_workflow(arguments), arguments.target))
+
+
+def status(arguments: argparse.Namespace) -> None:
+    """List the runs of a preset: done, running, failed, waiting, with the last step and the reason of a failure."""
+    from dara.status import status as status_of
+
+    print(status_of(_preset_workflow(arguments)))
+
+
+def clean(arguments: argparse.Namespace) -> None:
+    """Delete checkpoints and work in progress that nothing needs any more (the rule: docs/cluster.md)."""
+    from dara.cleaning import clean as clean_up
+
+    print(clean_up(_preset_workflow(arguments), dry_run=arguments.dry_run))
+
+
+def prepare(arguments: argparse.Namespace) -> None:
+    """Write training prompts, held-out cases and tokenizer of a data specification, or fetch a published data set."""
+    from dara.data.prepare import prepare as prepare_generated
+    from dara.data.prepare import prepare_hub
+    from dara.specs import AnyData, HubData
+
+    data = _read(AnyData, arguments.spec)
+    if isinstance(data, HubData):
+        prepare_hub(data, arguments.out, fetch=_fetch(arguments))
+    else:
+        prepare_generated(data, arguments.out)
+
+
+def prepare_benchmark(arguments: argparse.Namespace) -> None:
+    """Write the cases of a published benchmark."""
+    from dara.data.prepare import prepare_benchmark as prepare_cases
+
+    prepare_cases(arguments.name, arguments.out, fetch=_fetch(arguments))
+
+
+def base_model(arguments: argparse.Namespace) -> None:
+    """Make a base model by its supervised warm start, or fetch a published one."""
+    from dara.specs import AnyModel, HubModel
+
+    spec = _read(AnyModel, arguments.spec)
+    if isinstance(spec, HubModel):
+        from dara.data.hub import write_model_manifest
+
+        write_model_manifest(spec, arguments.manifest, fetch=_fetch(arguments))
+        return
+    from dara.training.warm_start import warm_start
+
+    if arguments.data is None:
+        raise ValueError(f"--data is missing: the warm start of {spec.name} needs the manifest of its data")
+    warm_start(spec, arguments.data.parent, arguments.scratch, arguments.manifest)
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Train one run, or continue it from its last complete checkpoint."""
+    from dara.specs import RunSpec
+
+    spec = _read(RunSpec, arguments.spec)
+    resources = _resources(spec.model.name, arguments)
+    if arguments.dry_run:
+        print(_command_line(spec, resources, arguments))
+        return
+    settings = {
+        "data_dir": _needed(arguments, "data").parent,
+        "model_dir": _model_directory(_needed(arguments, "model")),
+        "scratch": _needed(arguments, "scratch"),
+        "out": arguments.spec.parent,
+        "methods_dir": arguments.root / "config",
+        "trackers": tuple(name for name in arguments.trackers.split(",") if name),
+        "deadline": _deadline(arguments),
+    }
+    if spec.engine == "openrlhf":
+        from dara.training.openrlhf.engine import train as train_with_openrlhf
+
+        train_with_openrlhf(spec, **settings, resources=resources, ray_address=arguments.ray_address)
+    else:
+        from dara.training.trl import train as train_with_trl
+
+        train_with_trl(spec, **settings)
+
+
+def evaluate(arguments: argparse.Namespace) -> None:
+    """Generate the responses of all checkpoints that a manifest names; with --model, evaluate any model."""
+    if arguments.model is not None:
+        _evaluate_model(arguments)
+        return
+    from dara.config import Benchmark
+    from dara.evaluation.generate import generate_checkpoints
+
+    if arguments.manifest is None:
+        raise ValueError("name the manifest of a run or of a base model, or any model with --model DIRECTORY_OR_ID")
+    benchmark, out = Benchmark.model_validate_json(arguments.benchmark), _needed(arguments, "out")
+    with directory_lock(out / ".lock", seconds=HANDOVER_SECONDS):
+        cases = _cases_directory(benchmark.name, _needed(arguments, "data"))
+        generate_checkpoints(_checkpoints(arguments.manifest), benchmark, cases, out)
+
+
+def _evaluate_model(arguments: argparse.Namespace) -> None:
+    from dara.evaluation.standalone import evaluate_model
+
+    settings = {"limit": arguments.limit, "sampler": arguments.sampler, "out": arguments.out}
+    print(evaluate_model(arguments.model, arguments.benchmark, **settings, fetch=_fetch(arguments)))
+
+
+def score(arguments: argparse.Namespace) -> None:
+    """Score the responses below a directory, and write the checksums of the score files."""
+    from dara.config import Benchmark
+    from dara.evaluation.score import identity_path, score_checkpoints, scores_path
+    from dara.files import sha256, write_atomically
+
+    benchmark, out = Benchmark.model_validate_json(arguments.benchmark), arguments.out
+    with directory_lock(out / ".lock", seconds=HANDOVER_SECONDS):
+        identity = json.loads(identity_path(out, benchmark.name).read_text(encoding="utf-8"))
+        steps = [int(step) for step in identity["checkpoints"]]
+        cases = _cases_directory(benchmark.name, arguments.data)
+        score_checkpoints(out, steps, benchmark, cases, workers=arguments.workers)
+        files = [scores_path(out, step, benchmark.name) for step in steps]
+        listing = {str(path.relative_to(out)): sha256(path) for path in files}
+        write_atomically(out / f"{benchmark.name}.scored.json", json.dumps(listing, indent=2) + "\n")
+
+
+def collect(arguments: argparse.Namespace) -> None:
+    """Gather runs and training curves into tidy frames."""
+    from dara.analysis import collect as collect_frames
+
+    flow = _workflow(arguments)
+    collect_frames(flow.run_directories, flow.plan.experiments, flow.paths.frames, cached=flow.cached)
+
+
+def analyse(arguments: argparse.Namespace) -> None:
+    """Compute checkpoint scores with intervals, crossings and energies."""
+    from dara.analysis import analyse as analyse_frames
+
+    flow = _workflow(arguments)
+    preset, experiments = flow.configuration.preset, flow.configuration.experiments
+    analyse_frames(
+        flow.run_directories,
+        {name: flow.score_directory(name) for name in flow.evaluated},
+        flow.plan.experiments,
+        {name: experiments[name].thresholds for name in preset.experiments},
+        {task: [item.name for item in settings.benchmarks] for task, settings in preset.tasks.items()},
+        flow.paths.frames,
+    )
+
+
+def cache(arguments: argparse.Namespace) -> None:
+    """Keep every finished and scored run of a preset in results/cached/, to be committed."""
+    from dara.cache import store
+
+    flow = _workflow(arguments)
+    kept = 0
+    for name in flow.evaluated:
+        run = flow.paths.run(name) if name in flow.plan.runs else None
+        scores, benchmarks = flow.paths.scores(name), flow.benchmarks_of(name)
+        scored = all((scores / f"{benchmark.name}.scored.json").is_file() for benchmark in benchmarks)
+        if scored and (run is None or (run / "manifest.json").is_file()):
+            store(run, scores, benchmarks, arguments.into / name)
+            kept += 1
+    print(f"{kept} of {len(flow.evaluated)} runs and base models are in {arguments.into}")
+
+
+def table(arguments: argparse.Namespace) -> None:
+    """Build one table as Markdown, LaTeX and CSV."""
+    _draw(arguments, "tables")
+
+
+def figure(arguments: argparse.Namespace) -> None:
+    """Draw one figure as PNG and SVG."""
+    _draw(arguments, "figures")
+
+
+def side_by_side(arguments: argparse.Namespace) -> None:
+    """Build one table of ours beside the published numbers."""
+    _draw(arguments, "side_by_side")
+
+
+def report(arguments: argparse.Namespace) -> None:
+    """Write the report of a preset as one HTML file that opens offline."""
+    from dara.report import write_report
+
+    flow = _workflow(arguments)
+    write_report(flow, flow.paths.root / "report.html")
+
+
+def _draw(arguments: argparse.Namespace, kind: str) -> None:
+    from dara.drawing import draw_ours, draw_published
+
+    if arguments.configuration.is_dir():
+        draw_published(arguments.root, arguments.configuration, kind, arguments.output)
+    else:
+        draw_ours(_workflow(arguments), kind, arguments.output)
+
+
+def _read(kind, path: Path):
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(kind).validate_json(path.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def _needed(arguments: argparse.Namespace, name: str) -> Path:
+    """An option that this form of a verb cannot do without."""
+    value = getattr(arguments, name)
+    if value is None:
+        raise ValueError(f"--{name} is missing")
+    return value
+
+
+def _fetch(arguments: argparse.Namespace) -> Fetch:
+    """How published data and models are fetched: settings of the preset as JSON (`Workflow.fetching`)."""
+    from dara.data.hub import Fetch
+
+    settings = json.loads(arguments.fetch)
+    return Fetch(
+        cache=Path(settings["scratch"]) / "hub",
+        lock=arguments.root / "config" / "data.lock.yaml",
+        data_local=settings["data_local"],
+        models_local=settings["models_local"],
+        mirror=settings["hub_mirror"],
+    )
+
+
+def _resources(model: str, arguments: argparse.Namespace):
+    """The hardware of a run: no part of its specification, so it is looked up when the run starts."""
+    from dara.config import Resources
+    from dara.loading import check_known, read_models
+
+    if arguments.resources is not None:
+        return Resources.model_validate_json(arguments.resources)
+    models = read_models(arguments.root)
+    check_known("the run's model", model, models, "a model of config/models.yaml")
+    return models[model].resources
+
+
+def _deadline(arguments: argparse.Namespace):
+    """When the batch system will end this job; None where nobody will."""
+    if arguments.time_limit == "none":
+        return None
+    from dara.training.deadline import Deadline
+
+    return Deadline.of(arguments.minutes, STARTED)
+
+
+def _command_line(spec, resources, arguments: argparse.Namespace) -> str:
+    """What the engine would be started with."""
+    from dara.runs import run_id
+
+    if spec.engine != "openrlhf":
+        raise ValueError(f"engine {spec.engine} has no command line of its own: it runs in this process; use openrlhf")
+    from dara.training.openrlhf.command import command_line, shell_text
+
+    output = (arguments.scratch or Path(".scratch")) / run_id(spec) / "openrlhf"
+    model = _model_directory(arguments.model) if arguments.model else Path(f"<{spec.model.name}>")
+    files = {"prompts": output / "prompts.jsonl", "reward_file": output / "reward.py"}
+    return shell_text(command_line(spec, resources, model=model, output=output, resume=False, **files))
+
+
+def _cases_directory(benchmark: str, manifest: Path) -> Path:
+    """Where the cases of a benchmark are, beside the manifest of the data that holds them."""
+    return manifest.parent / ("validation" if benchmark.endswith("_validation") else "benchmark")
+
+
+def _model_directory(manifest: Path) -> Path:
+    directory = Path(json.loads(manifest.read_text(encoding="utf-8"))["directory"])
+    if not directory.is_dir():
+        raise ValueError(
+            f"{directory}, the weights that {manifest} names, is gone; delete {manifest} to make them again"
+        )
+    return directory
+
+
+def _checkpoints(manifest: Path) -> dict[int, Path]:
+    """Step -> directory, from the manifest of a run or of a base model (step 0)."""
+    content = json.loads(manifest.read_text(encoding="utf-8"))
+    if "checkpoints" not in content:
+        return {0: _model_directory(manifest)}
+    return {int(step): Path(entry["directory"]) for step, entry in content["checkpoints"].items()}
+
+
+def _workflow(arguments: argparse.Namespace):
+    from dara.dag import Workflow
+    from dara.loading import merge, read_yaml
+
+    path, default = arguments.configuration, arguments.root / "config" / "config.yaml"
+    values = merge(read_yaml(default), json.loads(path.read_text(encoding="utf-8")))
+    return Workflow.load(arguments.root, values, [path])
+
+
+def _preset_workflow(arguments: argparse.Namespace):
+    from dara.dag import Workflow
+    from dara.loading import check_known, merge, read_yaml
+
+    presets = arguments.root / "config" / "presets"
+    check_known("--preset", arguments.preset, [path.stem for path in presets.glob("*.yaml")], "a preset")
+    files = [arguments.root / "config" / "config.yaml", presets / f"{arguments.preset}.yaml"]
+    return Workflow.load(arguments.root, merge(read_yaml(files[0]), read_yaml(files[1])), files[1:])
