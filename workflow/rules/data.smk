@@ -33,6 +33,7 @@ rule data:
 rule benchmark_data:
     output:
         f"{OUT}/inputs/{{benchmark}}/manifest.json",
+    localrule: True
     log:
         f"{OUT}/logs/benchmark_data/{{benchmark}}.log",
     wildcard_constraints:

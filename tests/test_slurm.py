@@ -1,0 +1,285 @@
+"""Trainings through a real Slurm, and all that happens on a cluster: killed, requeued, preempted, stopped by Ctrl-C.
+
+The fixture `history` lives through it once; each test says what must be true of a part of it.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import yaml
+
+from slurm_cluster import SlurmCluster, slurm_cluster, why_not
+from test_workflow import copy_repository, environment, is_alive, wait_for
+
+pytestmark = pytest.mark.slurm
+
+STEPS, EVERY = 100, 10
+COMMAND = ["--profile", "slurm", "--profile", "profiles/slurm/site.yaml", "--configfile", "config/presets/smoke.yaml"]
+TARGETS = ["--", "evaluated", "results/smoke/tables/final_scores.md", "results/smoke/figures/learning.png"]
+SITE = """\
+default-resources: {mem_mb: 4000, disk_mb: 1000, runtime: 60, slurm_partition: cpu}
+set-resources:
+  train: {slurm_partition: preemptible}
+slurm-init-seconds-before-status-checks: 2
+latency-wait: 5
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory, request) -> Iterator[SlurmCluster]:
+    reason = why_not()
+    if reason:
+        (pytest.fail if request.config.getoption("--require-slurm") else pytest.skip)(reason)
+    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory) -> Path:
+    """A copy of the repository with a smoke preset of one task, long enough to be in the middle of, a GPU for each run."""
+    clone = copy_repository(tmp_path_factory.mktemp("clone"))
+    if not (clone / "slurm").exists():
+        (clone / "slurm").symlink_to("profiles/slurm")
+    (clone / "profiles/slurm/site.yaml").write_text(SITE)
+    preset = yaml.safe_load((clone / "config/presets/smoke.yaml").read_text())
+    del preset["tasks"]["math"], preset["experiments"]["math_main"]
+    preset["tasks"]["tool_calling"] |= {"steps": STEPS, "checkpoint_every": EVERY}
+    (clone / "config/presets/smoke.yaml").write_text(yaml.safe_dump(preset))
+    models = yaml.safe_load((clone / "config/models.yaml").read_text())
+    models["smoke-tool"] |= {"resources": {"gpus": 1, "cpus": 2, "memory_gb": 3}}
+    models["smoke-tool"]["warm_start"]["steps"] = 40
+    (clone / "config/models.yaml").write_text(yaml.safe_dump(models))
+    return clone
+
+
+@dataclass
+class History:
+    """What happened, in the order in which it did."""
+
+    clone: Path
+    cluster: SlurmCluster
+    outputs: list[str] = field(default_factory=list)  # of each `snakemake`
+    returncodes: list[int] = field(default_factory=list)
+    killed: str = ""
+    requeued: str = ""
+    interrupted: dict[str, int] = field(
+        default_factory=dict
+    )  # runs that Ctrl-C stopped, and how often they had started
+    left_alive: list[str] = field(default_factory=list)  # trainings that lived on
+    preempted: dict[str, int] = field(default_factory=dict)  # the same of the preemption
+
+    @property
+    def runs(self) -> list[str]:
+        """The trainings."""
+        return sorted(path.name for path in (self.clone / "results/smoke/runs").glob("*"))
+
+    def scratch(self, run: str) -> Path:
+        """Where a run works."""
+        return self.clone / ".scratch" / run
+
+    def step(self, run: str) -> int:
+        """Steps that a run has made so far."""
+        path = self.scratch(run) / "metrics.jsonl"
+        return len(path.read_text().splitlines()) if path.is_file() else 0
+
+    def starts(self, run: str) -> list[dict]:
+        """Every start of a run, from its record."""
+        path = self.scratch(run) / "starts.json"
+        return json.loads(path.read_text()) if path.is_file() else []
+
+    def unfinished(self) -> dict[str, int]:
+        """The runs without a manifest, and how often they have started."""
+        ended = self.clone / "results/smoke/runs"
+        return {run: len(self.starts(run)) for run in self.runs if not (ended / run / "manifest.json").is_file()}
+
+    def trainer(self, run: str) -> int:
+        """Process id of the run's training, the last that there was."""
+        return json.loads((self.scratch(run) / "lock").read_text())["pid"]
+
+    def jobs(self, run: str) -> list[dict[str, str]]:
+        """The Slurm jobs of a training, in the order of their submission."""
+        rows = self.cluster.jobs().values()
+        mine = [row for row in rows if row.get("Comment", "").endswith(f"train_wildcards_{run}")]
+        return sorted(mine, key=lambda row: int(row["JobId"]))
+
+    def manifest(self, run: str) -> dict:
+        """The manifest that a run published."""
+        return json.loads((self.clone / f"results/smoke/runs/{run}/manifest.json").read_text())
+
+
+@contextmanager
+def snakemake(history: History, *arguments: str) -> Iterator[subprocess.Popen]:
+    """A running `snakemake --profile slurm`; what it printed is kept when it ends."""
+    log = history.clone / f"snakemake_{len(history.outputs)}.txt"
+    command = [*history.cluster.inside, sys.executable, "-m", "snakemake", *COMMAND, *arguments]
+    with log.open("w") as out, start(command, history.clone, out) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            history.outputs.append(log.read_text())
+            history.returncodes.append(process.returncode)
+
+
+def start(command: list[str], directory: Path, out) -> subprocess.Popen:
+    """Start a process that Ctrl-C reaches, also where the tests run in the background and ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(command, cwd=directory, env=environment(), stdout=out, stderr=subprocess.STDOUT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="module")
+def history(cluster, clone) -> History:
+    past = History(clone, cluster)
+    with snakemake(past, *TARGETS) as process:
+        wait_for(lambda: len(past.runs) == 2 and min(map(past.step, past.runs)) > EVERY, process, 400)
+        past.killed, past.requeued = past.runs
+        os.kill(past.trainer(past.killed), signal.SIGKILL)
+        requeue(cluster, past.jobs(past.requeued)[-1]["JobId"])
+        wait_for(lambda: min(len(past.starts(run)) for run in past.runs) == 2, process, 400)
+        past.interrupted = past.unfinished()
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=120)
+    wait_for(lambda: not cluster.unfinished())
+    past.left_alive = [run for run in past.runs if is_alive(past.trainer(run))]
+    with snakemake(past, *TARGETS) as process:
+        wait_for(lambda: all(len(past.starts(run)) > count for run, count in past.interrupted.items()), process, 400)
+        past.preempted = past.unfinished()
+        everything = cluster.run("sbatch", "--parsable", "-p", "gpu", "--gres=gpu:8", "--mem=100", "--wrap", "sleep 1")
+        wait_for(lambda: cluster.jobs()[everything.strip()]["JobState"] == "COMPLETED", process)
+        process.wait(timeout=1200)
+    return past
+
+
+def requeue(cluster: SlurmCluster, job: str) -> None:
+    """Put a running job back into the queue, and let it start without the delay of two minutes that Slurm adds."""
+    cluster.run("scontrol", "requeue", job)
+    wait_for(lambda: cluster.jobs()[job]["JobState"] == "PENDING")
+    cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+
+
+def test_it_ends_with_scores_a_table_and_a_figure(history):
+    assert history.returncodes == [1, 0], history.outputs[-1][-6000:]
+    results = history.clone / "results/smoke"
+    for run in history.runs:
+        assert history.manifest(run)["outcome"] == "completed"
+        assert len(list((results / f"scores/{run}").glob("step_*/*.csv"))) == STEPS // EVERY
+    assert "DARA-Sym" in (results / "tables/final_scores.md").read_text()
+    assert (results / "figures/learning.png").stat().st_size > 5000
+
+
+def test_no_step_is_lost_or_repeated(history, tmp_path):
+    """In spite of what happened: the metrics are those of a training that nothing interrupted."""
+    for run in history.runs:
+        lines = (history.clone / f"results/smoke/runs/{run}/metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line)["step"] for line in lines] == list(range(1, STEPS + 1))
+    published = history.clone / "results/smoke/runs" / history.killed
+    shutil.copytree(published, tmp_path / "run", ignore=lambda *_: ["manifest.json"])
+    inputs, models = (history.clone / "results/smoke" / name for name in ("inputs", "models"))
+    manifests = {"--data": next(inputs.glob("*/manifest.json")), "--model": next(models.glob("*/manifest.json"))}
+    options = [str(word) for pair in manifests.items() for word in pair]
+    straight = [sys.executable, "-m", "dara", "train", str(tmp_path / "run/spec.json"), *options]
+    done = subprocess.run(
+        [*straight, "--scratch", str(tmp_path / "scratch")],
+        cwd=history.clone,
+        env=environment() | {"PYTHONPATH": str(history.clone / "workflow")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run/metrics.jsonl").read_text() == (published / "metrics.jsonl").read_text()
+
+
+def test_each_training_asked_for_its_gpu_and_saw_it_alone(history):
+    for run in history.runs:
+        for job in history.jobs(run):
+            assert job["TresPerJob"] == "gres:gpu:1"
+            assert (job["MinMemoryNode"], job["CPUs/Task"], job["TimeLimit"]) == ("3000M", "2", "01:00:00")
+    starts = [history.manifest(run)["starts"] for run in history.runs]
+    first, second = ([start["machine"]["visible_gpus"] for start in one] for one in starts)
+    assert all(seen.isdecimal() for seen in [*first, *second])
+    assert first[0] != second[0], "they ran at the same time"
+
+
+def test_cheap_rules_ran_on_the_login_node(history):
+    comments = [row["Comment"] for row in history.cluster.jobs().values() if "Comment" in row]
+    rules = {comment.removeprefix("rule_").split("_wildcards_")[0] for comment in comments}
+    assert rules == {"train", "evaluate", "score"}
+
+
+def test_a_killed_training_is_submitted_again_as_a_new_job(history):
+    failed, second, *_ = history.jobs(history.killed)
+    assert failed["JobState"] == "FAILED"
+    assert second["JobId"] != failed["JobId"]
+    assert history.manifest(history.killed)["starts"][1]["from_step"] >= EVERY
+
+
+def test_a_requeued_training_goes_on_under_its_own_job(history):
+    first = history.jobs(history.requeued)[0]
+    assert first["Restarts"] == "1"
+    assert history.manifest(history.requeued)["starts"][1]["from_step"] >= EVERY
+
+
+def test_ctrl_c_cancels_the_jobs_and_the_next_command_goes_on_without_unlocking(history):
+    assert history.interrupted
+    assert history.left_alive == []
+    for run, starts in history.interrupted.items():
+        assert len(history.manifest(run)["starts"]) > starts
+    assert "LockException" not in history.outputs[1]
+
+
+def test_a_preempted_training_goes_on(history):
+    assert history.preempted
+    for run, starts in history.preempted.items():
+        assert len(history.manifest(run)["starts"]) > starts
+
+
+def test_a_training_stops_at_a_checkpoint_before_its_time_limit_and_a_new_job_continues(history, tmp_path):
+    """A run of very many steps, in jobs of one minute: watched until its second job, then stopped."""
+    clone = shutil.copytree(history.clone, tmp_path / "clone", symlinks=True)
+    preset = clone / "config/presets/smoke.yaml"
+    content = yaml.safe_load(preset.read_text())
+    content["tasks"]["tool_calling"]["steps"] = 10_000
+    content["experiments"]["tool_main"]["methods"] = ["gdpo"]
+    preset.write_text(yaml.safe_dump(content))
+    later = History(clone, history.cluster)
+    with snakemake(later, "--set-resources", "train:runtime=1", "--", "trained") as process:
+        run = wait_for(lambda: set(later.runs) - set(history.runs), process).pop()
+        wait_for(lambda: len(later.starts(run)) == 2, process, 400)
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=120)
+    said = re.search(r"stopped at step (\d+) before the time limit of 1 minutes", later.outputs[0])
+    assert later.starts(run)[1]["from_step"] == int(said[1])
+    first, second = later.jobs(run)[:2]
+    assert (first["JobState"], first["TimeLimit"]) == ("FAILED", "00:01:00")
+    assert first["JobId"] != second["JobId"]
+
+
+def test_the_logs_say_where_to_look(history):
+    for run in history.runs:
+        for job in history.jobs(run):
+            log = history.clone / "logs/slurm/rule_train" / run / f"{job['JobId']}.log"
+            assert log.is_file()
+            assert str(log) in "".join(history.outputs)
+    assert f"SLURM-job '{history.jobs(history.killed)[0]['JobId']}' failed" in history.outputs[0]
+
+
+def test_jobs_need_no_network(history):
+    if not history.cluster.isolated:
+        pytest.skip("this machine can make no network namespace")
+    devices = history.cluster.run("srun", "--mem=10", "cat", "/proc/net/dev").splitlines()
+    assert [line.split(":")[0].strip() for line in devices if ":" in line] == ["lo"]

@@ -1,0 +1,142 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from dara.dag import Workflow
+from dara.loading import merge, read_yaml
+from dara.locking import directory_lock
+from dara.status import is_held, last_line, run_status, shortened, slurm_said, status
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def smoke() -> Workflow:
+    files = [ROOT / "config/config.yaml", ROOT / "config/presets/smoke.yaml"]
+    return Workflow.load(ROOT, merge(read_yaml(files[0]), read_yaml(files[1])), files[1:])
+
+
+@pytest.fixture
+def flow(smoke, tmp_path, monkeypatch) -> Workflow:
+    """The smoke preset in an empty directory: four runs of six steps."""
+    monkeypatch.chdir(tmp_path)
+    return Workflow(smoke.configuration, ROOT)
+
+
+def begin(flow: Workflow, run: str, steps: int, log: str = "") -> Path:
+    """The working directory of a run after so many steps, and its log."""
+    work = flow.paths.scratch / run
+    work.mkdir(parents=True)
+    (work / "metrics.jsonl").write_text('{"step": 1}\n' * steps)
+    (work / "starts.json").write_text("[]")
+    path = flow.paths.root / "logs/train" / f"{run}.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(log)
+    return work
+
+
+def finish(flow: Workflow, run: str, **manifest) -> None:
+    path = Path(flow.run_file(run, "manifest.json"))
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"outcome": "completed", "steps": 6} | manifest))
+
+
+def test_the_table_has_every_run_once_and_counts(flow):
+    done, diverged, failed, waiting = sorted(flow.plan.runs)
+    finish(flow, done)
+    finish(flow, diverged, outcome="diverged", steps=3, diverged_at=4, reason="grad_norm is nan")
+    begin(flow, failed, 5, "step one\ndara: the reward format is nan for prompt 7\n\n")
+    width = max(map(len, flow.plan.runs))
+    log = f"results/smoke/logs/train/{failed}.log"
+    assert status(flow).splitlines() == [
+        f"failed    {failed:<{width}}        5/6  dara: the reward format is nan for prompt 7 (log: {log})",
+        f"waiting   {waiting:<{width}}        0/6",
+        f"diverged  {diverged:<{width}}        3/6  in step 4: grad_norm is nan",
+        f"done      {done:<{width}}        6/6",
+        "",
+        "4 runs: 1 done, 1 diverged, 1 waiting, 1 failed",
+        "0 of 6 runs and base models are evaluated",
+        "no workflow runs in this clone",
+    ]
+
+
+def test_a_run_whose_lock_is_held_is_running_and_is_not_disturbed(flow):
+    run = min(flow.plan.runs)
+    work = begin(flow, run, 2, "dara: an old error")
+    with directory_lock(work, seconds=0):
+        found = run_status(flow, run)
+        assert (found.state, found.step) == ("running", 2)
+    assert run_status(flow, run).state == "failed"
+    with directory_lock(work, seconds=0):  # looking took nothing away
+        pass
+
+
+def test_a_workflow_in_this_clone_is_seen(flow):
+    with directory_lock(Path(".snakemake/workflow"), seconds=0):
+        assert status(flow).endswith("\na workflow runs in this clone")
+
+
+@pytest.mark.parametrize(
+    ("last", "state"),
+    [
+        ("dara: stopped at step 3 before the time limit of 60 minutes; the next attempt continues", "stopped"),
+        ("process 17, which started this job, is gone: stopping; the next start resumes", "stopped"),
+        ("KeyboardInterrupt", "stopped"),
+        ("tool_calling gdpo G=4 seed 100 | step 5/6 | format 0.1 | 2.00 s/step, 0:02 left", "stopped"),
+        ("RuntimeError: out of memory", "failed"),
+        ("dara: x is in use by process 3 on node7; wait until it ends, or stop it, and start again", "failed"),
+    ],
+)
+def test_the_last_line_of_the_log_tells_stopped_from_failed(flow, last, state):
+    run = min(flow.plan.runs)
+    begin(flow, run, 5, f"more\n{last}\n")
+    found = run_status(flow, run)
+    assert (found.state, found.step, found.steps) == (state, 5, 6)
+    assert found.note.startswith(last)
+
+
+@pytest.mark.parametrize(
+    ("said", "state"),
+    [
+        ("*** JOB 9 ON vm CANCELLED AT 2026-11-29T18:00:00 DUE TO TIME LIMIT ***", "failed"),
+        ("*** STEP 9.0 ON vm CANCELLED AT 2026-11-29T18:00:00 DUE TO PREEMPTION ***", "stopped"),
+        ("Detected 1 oom-kill event(s) in StepId=9.batch", "failed"),
+    ],
+)
+def test_slurm_says_why_it_ended_a_job(flow, said, state):
+    run = min(flow.plan.runs)
+    begin(flow, run, 5, "run | step 5/6 |\n")
+    logs = Path("logs/slurm/rule_train") / run
+    logs.mkdir(parents=True)
+    (logs / "8.log").write_text("slurmstepd: error: of an earlier job\n")
+    (logs / "10.log").write_text(f"run | step 5/6 |\nslurmstepd: error: {said}\nError in rule train\n")
+    found = run_status(flow, run)
+    assert found.state == state
+    assert said in found.note
+    assert found.note.endswith(f"(log: {logs}/10.log)")
+
+
+def test_a_begun_run_without_a_log_says_so(flow):
+    run = min(flow.plan.runs)
+    begin(flow, run, 0)
+    assert run_status(flow, run).note == "no log is left"
+
+
+def test_cached_runs_are_done(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    files = [ROOT / "config/config.yaml", ROOT / "config/presets/laptop-study.yaml"]
+    flow = Workflow.load(ROOT, merge(read_yaml(files[0]), read_yaml(files[1])), files[1:])
+    run = min(flow.cached)
+    found = run_status(flow, run)
+    assert (found.state, found.step, found.note) == ("done", found.steps, "from results/cached/")
+
+
+def test_small_parts(tmp_path):
+    assert not is_held(tmp_path / "lock")
+    assert last_line(tmp_path / "log") is None
+    (tmp_path / "log").write_text(" \n")
+    assert last_line(tmp_path / "log") is None
+    assert slurm_said(tmp_path / "log") is None
+    assert shortened("a" * 140) == "a" * 140
+    assert shortened("a" * 141) == "a" * 137 + "..."
