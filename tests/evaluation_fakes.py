@@ -54,3 +54,6 @@ class FakeSampler:
     def generate(self, prompts: Sequence[str], samples: int, sampling: Sampling, seed: int) -> list[list[Response]]:
         self.calls += 1
         return [[Response(self._answer(prompt), self._n_tokens, True)] * samples for prompt in prompts]
+
+    def close(self) -> None:
+        """Nothing is held."""

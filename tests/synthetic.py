@@ -90,7 +90,7 @@ def simulate(
     diverged: dict[tuple[str, int], int] | None = None,
     settings: tuple[tuple[str, int], ...] = (("laptop-base", 4),),
 ) -> dict[str, pd.DataFrame]:
-    """The five frames of an experiment: `missing` runs were planned only, `diverged` ones end after the given step."""
+    """The frames of an experiment: `missing` runs were planned only, `diverged` ones end after the given step."""
     steps = steps or (80 if task == "tool_calling" else 110)
     rows: dict[str, list[dict]] = {
         name: [] for name in ("runs", "training_curves", "checkpoint_scores", "crossings", "energies")
@@ -115,7 +115,31 @@ def simulate(
                 "seed": None,
             }
             rows["checkpoint_scores"].append(base | _score(task, 0, metric, start))
-    return {name: rows_to_frame(_unique(found), name) for name, found in rows.items()}
+    frames = {name: rows_to_frame(_unique(found), name) for name, found in rows.items()}
+    return frames | {"score_intervals": _score_intervals(frames)}
+
+
+def _score_intervals(frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Scores at the last step, and differences to GDPO, with made-up intervals."""
+    runs, scores, rows = frames["runs"], frames["checkpoint_scores"], []
+    completed = runs.loc[runs["outcome"] == "completed", ["run_id", "experiment"]]
+    scores = scores.merge(completed, on="run_id")
+    scores = scores[scores["step"] == scores["step"].max()]
+    names = ["experiment", "model", "group_size", "step", "benchmark", "metric", "method"]
+    for key, values in scores.groupby(names)["value"]:
+        row = dict(zip(names, key, strict=True)) | {"baseline": "", "n_seeds": len(values), "n_questions": 120}
+        ends = dict.fromkeys(("t_low", "low"), values.min()) | dict.fromkeys(("t_high", "high"), values.max())
+        rows.append(row | {"value": values.mean()} | (ends if len(values) > 1 else {}))
+    keyed = {(row["model"], row["group_size"], row["metric"], row["method"]): row for row in rows}
+    for (*place, method), row in keyed.items():
+        if method != "gdpo" and (*place, "gdpo") in keyed:
+            value = row["value"] - keyed[*place, "gdpo"]["value"]
+            ends = {
+                name: value + shift
+                for name, shift in zip(("t_low", "t_high", "low", "high"), (-0.1, 0.1, -0.05, 0.05), strict=True)
+            }
+            rows.append(row | {"baseline": "gdpo", "value": value} | (ends if row["n_seeds"] > 1 else {}))
+    return rows_to_frame(rows, "score_intervals")
 
 
 def _add_run(rows: dict[str, list[dict]], task: Task, run: dict, steps: int, gone: bool, end: int | None) -> None:

@@ -226,7 +226,7 @@ def test_two_identical_analyses_give_identical_bytes(study, tmp_path):
     study.analyse()
     first = {path.name: path.read_bytes() for path in study.out.iterdir()}
     assert sorted(first) == [
-        f"{n}.csv" for n in ("checkpoint_scores", "crossings", "energies", "runs", "training_curves")
+        f"{n}.csv" for n in ("checkpoint_scores", "crossings", "energies", "runs", "score_intervals", "training_curves")
     ]
     study.out = tmp_path / "again"
     study.run_dirs = dict(reversed(study.run_dirs.items()))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dara.analysis import FRAMES, FrameError, read_frame, write_frame
-from dara.analysis.frames import empty_frame, rows_to_frame
+from dara.analysis.frames import FrameFiles, empty_frame, rows_to_frame
 
 RUN = {"run_id": "r1", "task": "math", "model": "m", "method": "gdpo", "group_size": 8, "seed": 100}
 CURVE = RUN | {"step": 1, "metric": "reward/length/mean", "value": 0.1}
@@ -28,6 +28,8 @@ COLUMNS = {
     "runs": "experiment,run_id,task,model,method,group_size,seed,repeat,steps,engine,outcome,origin",
     "training_curves": "run_id,task,model,method,group_size,seed,step,metric,value",
     "checkpoint_scores": "run_id,task,model,method,group_size,seed,step,benchmark,metric,value,low,high,n_questions",
+    "score_intervals": "experiment,model,group_size,step,benchmark,metric,method,baseline,"
+    "value,t_low,t_high,low,high,n_seeds,n_questions",
     "crossings": "run_id,task,model,method,group_size,seed,"
     "reward,threshold,first_step,stable_step,status,pending_step,budget",
     "energies": "run_id,task,model,method,group_size,seed,"
@@ -83,6 +85,49 @@ def test_a_base_model_has_neither_group_size_nor_seed(tmp_path):
     assert (tmp_path / "frame.csv").read_text().splitlines()[1] == "base-m,math,m,base,,,0,laptop_math,acc,0.5,,,1"
 
 
+def test_text_that_may_be_empty_reads_back_as_an_empty_string(tmp_path):
+    row = {"experiment": "main", "model": "m", "group_size": 8, "step": 80, "benchmark": "laptop_math", "metric": "acc"}
+    row |= {"method": "gdpo", "baseline": None, "value": 0.5, "n_seeds": 1, "n_questions": 4}
+    write_frame(rows_to_frame([row], "score_intervals"), "score_intervals", tmp_path / "frame.csv")
+    assert (tmp_path / "frame.csv").read_text().splitlines()[1] == "main,m,8,80,laptop_math,acc,gdpo,,0.5,,,,,1,4"
+    back = read_frame(tmp_path / "frame.csv", "score_intervals")
+    assert back["baseline"].tolist() == [""]
+    pd.testing.assert_frame_equal(back, rows_to_frame([row], "score_intervals"))
+
+
+def test_reading_at_once_and_by_cell_agree(tmp_path):
+    """Quoted cells are read cell by cell; the frames are the same, row order and types included."""
+    rows = [CURVE | {"metric": metric, "step": step, "value": value} for metric in ("kl", "lr") for step, value in
+            ((2, 1 / 3), (1, None), (3, 5e-324))]  # fmt: skip
+    path = tmp_path / "frame.csv"
+    write_frame(rows_to_frame(rows, "training_curves"), "training_curves", path)
+    plain = read_frame(path, "training_curves")
+    path.write_text(path.read_text().replace("m,gdpo", '"m",gdpo'))
+    pd.testing.assert_frame_equal(read_frame(path, "training_curves"), plain, check_exact=True)
+
+
+def test_a_row_too_short_is_found_among_others(tmp_path):
+    path = tmp_path / "frame.csv"
+    write_frame(rows_to_frame([CURVE, CURVE | {"step": 2}], "training_curves"), "training_curves", path)
+    path.write_text(path.read_text().removesuffix(",0.1\n") + "\n")
+    with pytest.raises(FrameError, match="row 3 has 8 cells; the header has 9 columns"):
+        read_frame(path, "training_curves")
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(FrameError, match="not a CSV file in UTF-8"):
+        read_frame(path, "training_curves")
+
+
+def test_frames_of_a_directory_are_read_when_asked_for(tmp_path):
+    write_frame(rows_to_frame([CURVE], "training_curves"), "training_curves", tmp_path / "training_curves.csv")
+    files = FrameFiles(tmp_path)
+    assert list(files) == list(FRAMES)
+    assert files["training_curves"]["value"].tolist() == [0.1]
+    (tmp_path / "training_curves.csv").unlink()
+    assert len(files["training_curves"]) == 1
+    with pytest.raises(FrameError, match=r"runs.csv: the file does not exist"):
+        files["runs"]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -101,6 +146,17 @@ def test_a_wrong_cell_is_named(change, message, tmp_path):
     path.write_text(",".join(cells) + "\n" + ",".join(cells.values()) + "\n")
     with pytest.raises(FrameError, match=message):
         read_frame(path, "crossings")
+
+
+@pytest.mark.parametrize(("column", "value"), [("density", "1.5"), ("share_after", "-0.1")])
+def test_a_share_outside_its_range_is_named(column, value, tmp_path):
+    row = RUN | {"step": 1, "reward": "length", "density": 0.5, "weight": 1, "energy_pos": 3, "energy_neg": 4}
+    write_frame(rows_to_frame([row], "energies"), "energies", tmp_path / "frame.csv")
+    names, cells = ((line.split(",")) for line in (tmp_path / "frame.csv").read_text().splitlines())
+    cells[names.index(column)] = value
+    (tmp_path / "frame.csv").write_text(",".join(names) + "\n" + ",".join(cells) + "\n")
+    with pytest.raises(FrameError, match=rf"frame.csv: row 2, column {column}: {value} is not a share in \[0, 1\]"):
+        read_frame(tmp_path / "frame.csv", "energies")
 
 
 def test_a_wrong_structure_is_named(tmp_path):

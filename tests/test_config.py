@@ -139,10 +139,10 @@ def test_mistakes_are_explained(root, file, old, new, expected):
 
 
 def test_a_combination_of_settings_that_makes_no_run_is_one_sentence(root):
-    path = root / "config/presets/laptop-groups.yaml"
+    path = root / "config/presets/laptop-study.yaml"
     path.write_text(path.read_text().replace("responses_per_step: 512", "responses_per_step: 96"))
     values = merge(read_yaml(root / "config/config.yaml"), read_yaml(path))
-    with pytest.raises(ConfigurationError, match="preset laptop-groups: prompts_per_step 3 must be a multiple of"):
+    with pytest.raises(ConfigurationError, match="preset laptop-study: prompts_per_step 3 must be a multiple of"):
         Workflow.load(root, values, [path])
 
 
@@ -169,7 +169,7 @@ def test_a_preset_that_extends_another_shares_its_runs():
 
 
 def test_group_sizes_share_the_responses_of_a_step():
-    plan = plan_runs(load_all_presets(ROOT)["laptop-groups"])
+    plan = plan_runs(load_all_presets(ROOT)["laptop-study"])
     specs = [plan.runs[run] for run in plan.experiments["group_size"]]
     assert {(spec.group_size, spec.prompts_per_step) for spec in specs} == {(4, 128), (8, 64), (16, 32), (32, 16)}
     assert {spec.optimizer.learning_rate for spec in specs} == {1e-4}

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dara.evaluation import bfcl
-from dara.evaluation.bfcl import GROUPS, Mean, Pooled, category_weights, decode_calls
+from dara.evaluation.bfcl_calls import decode_calls
+from dara.evaluation.bfcl_groups import GROUPS, Mean, Pooled, category_weights
 from dara.evaluation.sandbox import Sandbox, ScorerSpec
 from evaluation_fakes import write_cases
 

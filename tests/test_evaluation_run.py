@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dara.evaluation.generate import generate_checkpoints
+from dara.evaluation.generate import Part, generate_checkpoints
 from dara.evaluation.score import read_scores, responses_path, score_checkpoints, scores_path, summarise
 from evaluation_fakes import FakeSampler, benchmark, write_cases, write_checkpoints
 
@@ -188,3 +188,27 @@ def test_scores_are_a_row_a_response_in_the_order_of_the_cases(tmp_path: Path) -
     )
     with pytest.raises(ValueError, match="the columns must be case, category, sample, accuracy"):
         read_scores(scores_path(out, 0, "laptop_math"), "laptop_tools")
+
+
+def test_jobs_that_share_the_checkpoints_make_what_one_job_makes(tmp_path):
+    cases, one, shared = tmp_path / "cases", tmp_path / "one" / "run", tmp_path / "shared" / "run"
+    write_cases("laptop_math", cases)
+    checkpoints, spec = write_checkpoints(tmp_path, [10, 20, 30]), benchmark("laptop_math")
+    generate_checkpoints(checkpoints, spec, cases, one, make_sampler=FakeSampler(str.upper))
+    made = []
+    for number in (2, 1):
+        sampler = FakeSampler(str.upper)
+        generate_checkpoints(checkpoints, spec, cases, shared, make_sampler=sampler, part=Part(number, 2))
+        made.append(sampler.calls)
+        assert not (shared / "laptop_math.identity.json").exists()
+    last = FakeSampler(str.upper)
+    generate_checkpoints(checkpoints, spec, cases, shared, make_sampler=last)
+    assert [*made, last.calls] == [1, 2, 0]
+    for name in ("laptop_math.identity.json", *(f"step_{step}/laptop_math.jsonl.gz" for step in checkpoints)):
+        assert (shared / name).read_bytes() == (one / name).read_bytes()
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/0"])
+def test_a_part_is_one_of_its_number(text):
+    with pytest.raises(ValueError, match="it must be K/N with K from 1 to N, such as 2/5"):
+        Part.parse(text)

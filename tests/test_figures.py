@@ -14,13 +14,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
 from dara.analysis.figures import FIGURES, render_figure
-from dara.analysis.figures.energy_shares import parts_by_sign
+from dara.analysis.figures.energy_shares import shares_by_sign
 from dara.analysis.figures.look import LINESTYLES, look_of
 from dara.analysis.view_runs import curve_over_runs
 from synthetic import COMPARED, METHODS, experiment, simulate, view
 
 PAIR = ("gdpo", "dara_sym")
-NAMES = ("learning_curves", "crossing_strip", "energy_shares", "checkpoint_curves")
+NAMES = ("learning_curves", "crossing_strip", "energy_shares", "energy_by_sign", "checkpoint_curves")
 
 
 def texts(figure) -> list[str]:
@@ -144,6 +144,16 @@ def test_labels_do_not_overlap_and_the_legend_is_outside(name, tool, tmp_path):
             assert not box.overlaps(its), (text, other)
 
 
+def test_long_labels_take_more_lines_and_stay_inside():
+    missing = tuple((method, seed) for method in COMPARED for seed in (101, 102))
+    figure = FIGURES["learning_curves"].draw(view(simulate(steps=40, missing=missing), experiment()))
+    FigureCanvasAgg(figure).draw()
+    box = figure.legends[0].get_window_extent()
+    assert "GRPO (1 of 3 runs)" in texts(figure)
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.width
+
+
 def test_users_settings_do_not_matter_and_stay_as_they_are(tool, tmp_path):
     wanted = render_figure(FIGURES["learning_curves"].draw(view(tool, experiment())), tmp_path / "a")
     with matplotlib.rc_context({"font.size": 20, "axes.grid": False, "svg.hashsalt": "mine"}):
@@ -236,16 +246,35 @@ def test_crossing_strip_needs_thresholds(tool):
 
 
 def test_energy_parts_add_up_to_the_shares(tool):
-    parts = parts_by_sign(tool["energies"], "format").dropna()
+    parts = shares_by_sign(tool["energies"], "format").dropna()
     np.testing.assert_allclose(parts["positive_before"] + parts["negative_before"], parts["share_before"], atol=1e-12)
     np.testing.assert_allclose(parts["positive_after"] + parts["negative_after"], parts["share_after"], atol=1e-12)
+
+
+def test_energy_figures_show_the_share_and_its_two_signs(tool):
+    whole = FIGURES["energy_shares"].draw(view(tool, experiment()))
+    signs = FIGURES["energy_by_sign"].draw(view(tool, experiment()))
+    assert [axes.get_title() for axes in whole.axes] == [
+        "before the method (z-scores)",
+        "after the method (contributions)",
+    ]
+    assert [axes.get_ylabel() for axes in signs.axes[::2]] == [
+        "share of positive\nformat advantages",
+        "share of negative\nformat advantages",
+    ]
+    assert [len(axes.lines) for axes in (*whole.axes, *signs.axes)] == [4] * 6
+    # Before the method every line is that of the same z-scores' energies: the signs of one run add up to its share.
+    one = view(simulate(seeds=(100,), methods=("gdpo",)), experiment(methods=("gdpo",)))
+    drawn = [[axes.lines[0].get_ydata() for axes in FIGURES[name].draw(one).axes] for name in NAMES[2:4]]
+    np.testing.assert_allclose(drawn[1][0] + drawn[1][2], drawn[0][0], atol=1e-12)
+    np.testing.assert_allclose(drawn[1][1] + drawn[1][3], drawn[0][1], atol=1e-12)
 
 
 def test_energy_share_of_no_energy_is_undefined():
     row = {"run_id": "a", "step": 1, "reward": "format", "contributed_pos": 3.0, "contributed_neg": 1.0}
     other = {"run_id": "a", "step": 1, "reward": "correctness", "contributed_pos": 4.0, "contributed_neg": 0.0}
     rows = pd.DataFrame([row, other]).assign(energy_pos=0.0, energy_neg=0.0)
-    parts = parts_by_sign(rows, "format").iloc[0]
+    parts = shares_by_sign(rows, "format").iloc[0]
     assert (parts["positive_after"], parts["negative_after"]) == (0.375, 0.125)
     assert np.isnan(parts["positive_before"])
 

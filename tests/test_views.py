@@ -240,7 +240,12 @@ def test_published_curves_without_a_band_draw_none(views):
 @pytest.mark.parametrize(
     ("module", "name", "message"),
     [
-        ("energy_shares", "tool_main", "published: experiment tool_main: no energies of single steps by sign"),
+        (
+            "energy_shares",
+            "tool_main",
+            "published: experiment tool_main: no energies of single steps; they are computed",
+        ),
+        ("energy_by_sign", "tool_main", "published: experiment tool_main: no energies of single steps by sign"),
         ("learning_curves", "extended", "published: experiment extended: no training curve of the rewards"),
         ("checkpoint_curves", "group_size", "published: experiment group_size: no checkpoint score over steps"),
     ],
@@ -250,7 +255,7 @@ def test_a_source_that_lacks_a_number_says_so(module, name, message, views):
         FIGURES[module].draw(views[name])
 
 
-@pytest.mark.parametrize("module", ["comparisons", "final_scores", "runs"])
+@pytest.mark.parametrize("module", ["comparisons", "final_scores", "runs", "score_intervals"])
 def test_tables_of_single_runs_are_not_built_of_published_numbers(module, views):
     with pytest.raises(ValueError, match="published: experiment tool_main"):
         TABLES[module].build(views["tool_main"])

@@ -92,9 +92,18 @@ def _workflow_verbs(verb: Callable) -> None:
         OUT,
         ("--model", str, "instead of a manifest: any Hugging Face model, as a directory or OWNER/NAME@REVISION"),
         ("--limit", int, "with --model: only this many cases, spread over the categories"),
+        ("--part", str, "with a manifest: K/N, the K-th of N jobs that share the checkpoints"),
         ("--sampler", str, "with --model: transformers (default) or vllm"),
         FETCH,
-        **{"manifest": None, "data": None, "out": None, "model": None, "limit": None, "sampler": "transformers"},
+        **{
+            "manifest": None,
+            "data": None,
+            "out": None,
+            "model": None,
+            "limit": None,
+            "part": None,
+            "sampler": "transformers",
+        },
         fetch=ONLINE,
     )
     workers = ("--workers", int, "processes that score (default: one a core)")

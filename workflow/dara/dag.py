@@ -24,7 +24,7 @@ from dara.runs import Paths, Plan, base_id, canonical_json, data_id, model_id, p
 RUN_FILES = ("metrics.jsonl", "rewards.npz", "samples.jsonl.gz", "timings.json", "manifest.json")
 FORMS = {"tables": ("md", "tex", "csv"), "side_by_side": ("md", "tex", "csv"), "figures": ("png", "svg")}
 PUBLISHED_BENCHMARKS = ("bfcl_v4", "math_five")
-FRAMES = ("runs", "training_curves", "checkpoint_scores", "crossings", "energies")
+FRAMES = ("runs", "training_curves", "checkpoint_scores", "score_intervals", "crossings", "energies")
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,13 @@ class Workflow:
     def data_json(self, data: str) -> str:
         """Specification of a data set."""
         return canonical_json(self.plan.data[data])
+
+    def evaluation_parts(self, run: str, benchmark: str) -> list[str]:
+        """What the jobs that share the checkpoints of a run leave behind; none where one job makes all."""
+        checkpoints = 1 if run in self.bases else len(self.plan.runs[run].checkpoint_steps)
+        jobs = min(self.configuration.preset.evaluation_jobs, checkpoints)
+        parts = [f"{benchmark}.part{number}of{jobs}.done" for number in range(1, jobs + 1)] if jobs > 1 else []
+        return [str(self.paths.scores(run) / part) for part in parts]
 
     def scoring_cores(self, name: str) -> int:
         """Cores that score the responses to a benchmark: one for those of the laptop, which are few."""

@@ -22,7 +22,7 @@ class ConfigurationError(ValueError):
     """A configuration file is wrong; the message names the file, the key and the right form."""
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
+class _UniqueKeyLoader(yaml.CSafeLoader):
     """YAML in which a key that stands twice is an error, instead of the last one winning in silence."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:

@@ -242,7 +242,10 @@ class Benchmark(Model):
     seed: Seed = Field(description="seed of the sampler, the same for every checkpoint")
     batch_size: Positive = Field(description="responses generated at once (part of the evaluation's identity)")
     sampler: Literal["transformers", "vllm"] = Field("transformers", description="what generates")
-    length_limit: Positive | None = Field(None, description="math only: a response with more tokens exceeds")
+    tensor_parallel: Positive = Field(1, description="vllm: GPUs that share one copy of the model")
+    length_limit: Positive | None = Field(
+        None, description="math: tokens beyond which a response exceeds; bfcl_v4: words of thought (none: 16)"
+    )
     seconds_per_case: PositiveFloat = Field(10.0, description="time limit of scoring one response")
     max_context: Positive | None = Field(None, description="tokens of prompt and response; none: the model's own limit")
     limit: Positive | None = Field(None, description="only this many cases, spread over the categories: a first look")

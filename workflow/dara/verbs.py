@@ -148,14 +148,15 @@ def evaluate(arguments: argparse.Namespace) -> None:
         _evaluate_model(arguments)
         return
     from dara.config import Benchmark
-    from dara.evaluation.generate import generate_checkpoints
+    from dara.evaluation.generate import Part, generate_checkpoints
 
     if arguments.manifest is None:
         raise ValueError("name the manifest of a run or of a base model, or any model with --model DIRECTORY_OR_ID")
     benchmark, out = Benchmark.model_validate_json(arguments.benchmark), _needed(arguments, "out")
-    with directory_lock(out / ".lock", seconds=HANDOVER_SECONDS):
+    part = Part.parse(arguments.part) if arguments.part else None
+    with directory_lock(out / (f".part{part.number}" if part else ".lock"), seconds=HANDOVER_SECONDS):
         cases = _cases_directory(benchmark.name, _needed(arguments, "data"))
-        generate_checkpoints(_checkpoints(arguments.manifest), benchmark, cases, out)
+        generate_checkpoints(_checkpoints(arguments.manifest), benchmark, cases, out, part=part)
 
 
 def _evaluate_model(arguments: argparse.Namespace) -> None:
@@ -345,11 +346,12 @@ def _checkpoints(manifest: Path) -> dict[int, Path]:
 
 def _workflow(arguments: argparse.Namespace):
     from dara.dag import Workflow
-    from dara.loading import merge, read_yaml
+    from dara.loading import load_configuration, merge, read_yaml
 
     path, default = arguments.configuration, arguments.root / "config" / "config.yaml"
     values = merge(read_yaml(default), json.loads(path.read_text(encoding="utf-8")))
-    return Workflow.load(arguments.root, values, [path])
+    # Every preset was checked when the workflow started.
+    return Workflow(load_configuration(arguments.root, values, [path]), arguments.root)
 
 
 def _preset_workflow(arguments: argparse.Namespace):

@@ -23,6 +23,7 @@ rule collect:
         f"{OUT}/logs/collect.log",
     benchmark:
         f"{OUT}/benchmarks/collect.tsv"
+    localrule: True
     shell:
         "python -m dara collect {input.configuration} > {log} 2>&1"
 
@@ -36,11 +37,17 @@ rule analyse:
     output:
         [
             f"{OUT}/data/{frame}.csv"
-            for frame in ("checkpoint_scores", "crossings", "energies")
+            for frame in (
+                "checkpoint_scores",
+                "score_intervals",
+                "crossings",
+                "energies",
+            )
         ],
     log:
         f"{OUT}/logs/analyse.log",
     benchmark:
         f"{OUT}/benchmarks/analyse.tsv"
+    localrule: True
     shell:
         "python -m dara analyse {input.configuration} > {log} 2>&1"

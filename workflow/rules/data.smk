@@ -33,11 +33,11 @@ rule data:
 rule benchmark_data:
     output:
         f"{OUT}/inputs/{{benchmark}}/manifest.json",
-    localrule: True
     log:
         f"{OUT}/logs/benchmark_data/{{benchmark}}.log",
     wildcard_constraints:
         benchmark="|".join(PUBLISHED_BENCHMARKS),
+    localrule: True
     params:
         out=subpath(output[0], parent=True),
     shell:

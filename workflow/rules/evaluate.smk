@@ -1,16 +1,15 @@
-# One process generates for all checkpoints of a run (or for a base model), another scores what was said.
+# One process generates for all checkpoints of a run (or for a base model), or a few that share them; another scores what was
+# said.
 
 
-rule evaluate:
+rule evaluate_part:
     input:
         manifest=lambda wildcards: FLOW.evaluated_manifest(wildcards.run),
         data=lambda wildcards: FLOW.evaluated_data(wildcards.run, wildcards.benchmark),
     output:
-        f"{OUT}/scores/{{run}}/{{benchmark}}.identity.json",
+        touch(f"{OUT}/scores/{{run}}/{{benchmark}}.part{{part}}of{{parts}}.done"),
     log:
-        f"{OUT}/logs/evaluate/{{run}}.{{benchmark}}.log",
-    benchmark:
-        f"{OUT}/benchmarks/evaluate/{{run}}.{{benchmark}}.tsv"
+        f"{OUT}/logs/evaluate/{{run}}.{{benchmark}}.part{{part}}of{{parts}}.log",
     threads: lambda wildcards: FLOW.resources(wildcards.run).cpus
     resources:
         gpu=lambda wildcards: FLOW.resources(wildcards.run).evaluation_gpus,
@@ -20,7 +19,37 @@ rule evaluate:
         benchmark=lambda wildcards: FLOW.benchmark_json(wildcards.benchmark),
         out=subpath(output[0], parent=True),
     shell:
-        "{EVALUATION_PYTHON} -m dara evaluate {input.manifest} --data {input.data} --benchmark {params.benchmark:q} --out {params.out} 2>&1 | tee {log}"
+        "{EVALUATION_PYTHON} -m dara evaluate {input.manifest} --data {input.data} --benchmark {params.benchmark:q} "
+        "--out {params.out} --part {wildcards.part}/{wildcards.parts} 2>&1 | tee {log}"
+
+
+# Where parts have made all responses, this only finds them complete and puts down what made them: no GPU, no model.
+rule evaluate:
+    input:
+        manifest=lambda wildcards: FLOW.evaluated_manifest(wildcards.run),
+        data=lambda wildcards: FLOW.evaluated_data(wildcards.run, wildcards.benchmark),
+        parts=lambda wildcards: FLOW.evaluation_parts(
+            wildcards.run, wildcards.benchmark
+        ),
+    output:
+        f"{OUT}/scores/{{run}}/{{benchmark}}.identity.json",
+    log:
+        f"{OUT}/logs/evaluate/{{run}}.{{benchmark}}.log",
+    benchmark:
+        f"{OUT}/benchmarks/evaluate/{{run}}.{{benchmark}}.tsv"
+    threads: lambda wildcards: FLOW.resources(wildcards.run).cpus
+    resources:
+        gpu=lambda wildcards, input: (
+            0 if input.get("parts") else FLOW.resources(wildcards.run).evaluation_gpus
+        ),
+        mem_mb=lambda wildcards: FLOW.resources(wildcards.run).memory_mb,
+        runtime=lambda wildcards: FLOW.resources(wildcards.run).evaluation_minutes,
+    params:
+        benchmark=lambda wildcards: FLOW.benchmark_json(wildcards.benchmark),
+        out=subpath(output[0], parent=True),
+    shell:
+        "{EVALUATION_PYTHON} -m dara evaluate {input.manifest} --data {input.data} --benchmark {params.benchmark:q} "
+        "--out {params.out} 2>&1 | tee {log}"
 
 
 rule score:

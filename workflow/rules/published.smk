@@ -12,6 +12,7 @@ rule published_table:
         f"{PUBLISHED}/logs/table/{{table}}.log",
     benchmark:
         f"{PUBLISHED}/benchmarks/table/{{table}}.tsv"
+    localrule: True
     params:
         source=subpath(output[0], ancestor=2),
     shell:
@@ -29,6 +30,7 @@ rule published_figure:
         f"{PUBLISHED}/logs/figure/{{figure}}.log",
     benchmark:
         f"{PUBLISHED}/benchmarks/figure/{{figure}}.tsv"
+    localrule: True
     params:
         source=subpath(output[0], ancestor=2),
     shell:

@@ -21,6 +21,7 @@ rule table:
         f"{OUT}/benchmarks/table/{{table}}.tsv"
     wildcard_constraints:
         table=r"(?!\w*_side_by_side\b)\w+",
+    localrule: True
     shell:
         "python -m dara table {wildcards.table} {input.configuration} > {log} 2>&1"
 
@@ -43,6 +44,7 @@ rule figure:
         f"{OUT}/logs/figure/{{figure}}.log",
     benchmark:
         f"{OUT}/benchmarks/figure/{{figure}}.tsv"
+    localrule: True
     shell:
         "python -m dara figure {wildcards.figure} {input.configuration} > {log} 2>&1"
 
@@ -66,6 +68,7 @@ rule side_by_side:
         f"{OUT}/logs/side_by_side/{{table}}.log",
     benchmark:
         f"{OUT}/benchmarks/side_by_side/{{table}}.tsv"
+    localrule: True
     shell:
         "python -m dara side-by-side {wildcards.table} {input.configuration} > {log} 2>&1"
 
@@ -83,6 +86,7 @@ rule html_report:
         f"{OUT}/logs/report.log",
     benchmark:
         f"{OUT}/benchmarks/report.tsv"
+    localrule: True
     shell:
         "python -m dara report {input.configuration} > {log} 2>&1"
 

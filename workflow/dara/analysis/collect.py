@@ -1,4 +1,4 @@
-"""From the files of runs to tidy frames: `collect` (runs, training curves), `analyse` (scores, crossings, energies)."""
+"""From the files of runs to tidy frames: `collect` makes two of them, `analyse` the others."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dara.analysis.crossing import first_crossing, stable_crossing
 from dara.analysis.energy import EPS, TAU, active_density, energies, energy_share, group_z_scores
 from dara.analysis.frames import MISSING, rows_to_frame, write_frame
 from dara.analysis.records import RecordError, Run, read_metrics, read_rewards, read_run
+from dara.analysis.score_intervals import score_intervals_frame
 from dara.analysis.scores import checkpoint_scores_frame
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ def analyse(
     benchmarks: Mapping[str, Sequence[str]],
     out: Path,
 ) -> None:
-    """Write checkpoint_scores.csv, crossings.csv and energies.csv into `out`.
+    """Write checkpoint_scores.csv, score_intervals.csv, crossings.csv and energies.csv into `out`.
 
     Args:
         run_dirs: as in `collect`.
@@ -64,6 +65,8 @@ def analyse(
     write_frame(energies_frame(runs.values()), "energies", out / "energies.csv")
     scores = checkpoint_scores_frame(runs.values(), score_dirs, benchmarks)
     write_frame(scores, "checkpoint_scores", out / "checkpoint_scores.csv")
+    intervals = score_intervals_frame(runs, score_dirs, experiments, benchmarks)
+    write_frame(intervals, "score_intervals", out / "score_intervals.csv")
 
 
 def _read_runs(run_dirs: Mapping[str, Path], experiments: Mapping[str, Sequence[str]]) -> dict[str, Run]:

@@ -7,6 +7,8 @@ two identical runs give identical bytes. Both directions check it.
 from __future__ import annotations
 
 import csv
+import io
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,12 +26,14 @@ class FrameError(ValueError):
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its kind, whether a cell may be empty, and the allowed strings where they are a fixed set."""
+    """A column: its kind, whether a cell may be empty, the allowed strings where they are a fixed set, and whether its
+    numbers are shares in [0, 1]."""
 
     name: str
     kind: Literal["str", "int", "float"]
     empty: bool = False
     choices: tuple[str, ...] = ()
+    share: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,20 @@ FRAMES = {
         ),
         ("run_id", "benchmark", "metric", "step"),
     ),
+    "score_intervals": Frame(
+        (
+            *_strings("experiment", "model"),
+            Column("group_size", "int"),
+            Column("step", "int"),
+            *_strings("benchmark", "metric", "method"),
+            Column("baseline", "str", empty=True),
+            Column("value", "float"),
+            *(Column(name, "float", empty=True) for name in ("t_low", "t_high", "low", "high")),
+            Column("n_seeds", "int"),
+            Column("n_questions", "int"),
+        ),
+        ("experiment", "model", "group_size", "benchmark", "metric", "method", "baseline"),
+    ),
     "crossings": Frame(
         (
             *_RUN,
@@ -95,20 +113,38 @@ FRAMES = {
             *_RUN,
             Column("step", "int"),
             *_strings("reward"),
-            Column("density", "float"),
+            Column("density", "float", share=True),
             Column("weight", "float", empty=True),
             *(Column(name, "float") for name in ("energy_pos", "energy_neg")),
-            *(
-                Column(name, "float", empty=True)
-                for name in ("contributed_pos", "contributed_neg", "share_before", "share_after")
-            ),
+            *(Column(name, "float", empty=True) for name in ("contributed_pos", "contributed_neg")),
+            *(Column(name, "float", empty=True, share=True) for name in ("share_before", "share_after")),
         ),
         ("run_id", "step", "reward"),
     ),
 }
 """The frames by name. `runs.steps` are the steps a run has (0 where it is missing), `crossings.budget` the planned.
 An empty `training_curves.value` is a value that was not finite, in a run that diverged; an empty share is a step
-without any energy; a base model has no group size and no seed."""
+without any energy; a base model has no group size and no seed. A row of `score_intervals` with a `baseline` is the
+difference method - baseline."""
+
+
+class FrameFiles(Mapping[str, pd.DataFrame]):
+    """The frames in a directory by name, each read when it is first asked for: no table and no figure needs all."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._read: dict[str, pd.DataFrame] = {}
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        if name not in self._read:
+            self._read[name] = read_frame(self._directory / f"{name}.csv", name)
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(FRAMES)
+
+    def __len__(self) -> int:
+        return len(FRAMES)
 
 
 def write_frame(frame: pd.DataFrame, name: str, path: Path) -> None:
@@ -129,12 +165,56 @@ def read_frame(path: Path, name: str) -> pd.DataFrame:
     Raises:
         FrameError: the file is not there, or breaks the contract of `name`.
     """
-    _contract(name)
+    contract = _contract(name)
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            header, *rows = list(csv.reader(file)) or [[]]
+        content = path.read_bytes()
     except FileNotFoundError:
         raise FrameError(f"{path}: the file does not exist; it is written by `collect` or `analyse`") from None
+    frame = _read_at_once(content, contract)
+    return _read_by_cell(content, name, path) if frame is None else frame
+
+
+def _read_at_once(content: bytes, contract: Frame) -> pd.DataFrame | None:
+    """The frame, read and checked column by column (a hundred thousand rows take a second cell by cell).
+
+    None where anything is not as `write_frame` leaves it; reading by cell then says what and where.
+    """
+    names = [column.name for column in contract.columns]
+    header, _, rows = content.partition(b"\n")
+    if header != ",".join(names).encode() or not rows.endswith(b"\n") or b'"' in rows:
+        return None
+    if rows.count(b",") != rows.count(b"\n") * (len(names) - 1):
+        return None
+    kinds = {column.name: _dtype(column) for column in contract.columns}
+    empty = {column.name: [""] for column in contract.columns if column.kind != "str"}
+    try:
+        frame = pd.read_csv(io.BytesIO(content), dtype=kinds, keep_default_na=False, na_values=empty)
+    except (ValueError, TypeError):
+        return None
+    key = list(contract.key)
+    wrong = any(_any_wrong(frame[column.name], column) for column in contract.columns)
+    if wrong or len(frame) != rows.count(b"\n") or frame.duplicated(key).any():
+        return None
+    return frame.sort_values(key, kind="stable", ignore_index=True)
+
+
+def _any_wrong(cells: pd.Series, column: Column) -> bool:
+    """Whether a typed column has a value that its contract forbids."""
+    missing = cells.isna() | (cells == "" if column.kind == "str" else False)
+    if missing.any() and not column.empty:
+        return True
+    if column.choices and not cells.isin(column.choices).all():
+        return True
+    if column.share and not cells[~missing].between(0, 1).all():
+        return True
+    return column.kind == "float" and not np.isfinite(cells[~missing]).all()
+
+
+def _read_by_cell(content: bytes, name: str, path: Path) -> pd.DataFrame:
+    try:
+        header, *rows = list(csv.reader(io.StringIO(content.decode("utf-8"), newline=""))) or [[]]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise FrameError(f"{path}: not a CSV file in UTF-8 ({error})") from None
     for line, row in enumerate(rows, start=2):
         if len(row) != len(header):
             raise FrameError(f"{path}: row {line} has {len(row)} cells; the header has {len(header)} columns")
@@ -189,23 +269,27 @@ def _contract(name: str) -> Frame:
 
 
 def _converted(cells: pd.Series, column: Column, where: str) -> pd.Series:
-    """A column as its type. An empty string, None and NaN are an empty cell."""
+    """A column as its type. An empty string, None and NaN are an empty cell, which text keeps as an empty string."""
     values = cells.to_numpy(dtype=object)
     missing = pd.isna(values)
     missing |= np.fromiter((isinstance(value, str) and not value for value in values), bool, len(values))
     if missing.any() and not column.empty:
         raise FrameError(f"{where}: row {_row(missing)}, column {column.name}: empty or NaN; it needs a value")
     convert = {"str": _text, "int": _integer, "float": float}[column.kind]
+    empty = "" if column.kind == "str" else None
     converted = []
     for index, value in enumerate(values):
         try:
-            converted.append(None if missing[index] else convert(value))
+            converted.append(empty if missing[index] else convert(value))
         except (TypeError, ValueError):
             form = {"str": "text", "int": "an integer", "float": "a number"}[column.kind]
             raise FrameError(f"{where}: row {index + 2}, column {column.name}: {value!r} is not {form}") from None
     _check_values(converted, column, where)
-    kind = {"str": "str", "int": "Int64" if column.empty else "int64", "float": "float64"}[column.kind]
-    return pd.Series(converted, dtype=kind)
+    return pd.Series(converted, dtype=_dtype(column))
+
+
+def _dtype(column: Column) -> str:
+    return {"str": "str", "int": "Int64" if column.empty else "int64", "float": "float64"}[column.kind]
 
 
 def _check_values(values: list, column: Column, where: str) -> None:
@@ -215,6 +299,8 @@ def _check_values(values: list, column: Column, where: str) -> None:
             raise FrameError(f"{place}: {value!r} is not one of {', '.join(column.choices)}")
         if column.kind == "float" and value is not None and not np.isfinite(value):
             raise FrameError(f"{place}: {value} is not a finite number")
+        if column.share and value is not None and not 0 <= value <= 1:
+            raise FrameError(f"{place}: {value} is not a share in [0, 1]")
 
 
 def _text(value: object) -> str:

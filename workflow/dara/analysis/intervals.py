@@ -7,10 +7,10 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
-from scipy import stats
 
 RESAMPLES = 2000
 """Bootstrap resamples, as in the paper."""
@@ -153,8 +153,10 @@ def t_interval(values: Sequence[float] | np.ndarray, level: float = LEVEL) -> In
         return None
     if sample[0] == sample[-1]:
         return Interval(float(sample[0]), float(sample[0]), n, "t", True)
+    from scipy.special import stdtrit  # here, because most tables and figures need no interval
+
     mean = math.fsum(sample) / n
-    half = float(stats.t.ppf((1 + level) / 2, n - 1)) * float(sample.std(ddof=1)) / math.sqrt(n)
+    half = float(stdtrit(n - 1, (1 + level) / 2)) * float(sample.std(ddof=1)) / math.sqrt(n)
     return Interval(mean - half, mean + half, n, "t")
 
 
@@ -168,7 +170,7 @@ def wilson_interval(k: int, n: int, level: float = LEVEL) -> Interval:
     """
     if n < 1 or not 0 <= k <= n:
         raise ValueError(f"a share needs n >= 1 and 0 <= k <= n (given: k {k}, n {n})")
-    z = float(stats.norm.ppf((1 + level) / 2))
+    z = NormalDist().inv_cdf((1 + level) / 2)
     share, correction = k / n, z * z / n
     centre = (share + correction / 2) / (1 + correction)
     half = z * math.sqrt(share * (1 - share) / n + correction / (4 * n)) / (1 + correction)

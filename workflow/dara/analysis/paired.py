@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from dara.analysis.intervals import LEVEL, Interval, t_interval
 from dara.analysis.survival import CrossingTimes
@@ -92,6 +91,13 @@ def paired_crossings(first: CrossingTimes, second: CrossingTimes, level: float =
     return _summary(a, b, differences, orders, level)
 
 
+def sign_test(lower: int, higher: int) -> float:
+    """Two-sided exact p of `lower` against `higher` signs that are equally likely; 1 without any."""
+    n, fewer = lower + higher, min(lower, higher)
+    tail = sum(math.comb(n, k) for k in range(fewer + 1))
+    return min(1.0, 2 * tail / 2**n)
+
+
 def _summary(
     first: Mapping[Any, Any],
     second: Mapping[Any, Any],
@@ -113,7 +119,7 @@ def _summary(
         second_lower=higher,
         ties=ties,
         undecided=len(keys) - lower - higher - ties,
-        sign_p=float(stats.binomtest(lower, lower + higher).pvalue) if lower + higher else 1.0,
+        sign_p=sign_test(lower, higher),
         only_first=tuple(sorted(first.keys() - second.keys())),
         only_second=tuple(sorted(second.keys() - first.keys())),
     )

@@ -13,7 +13,7 @@ from dara.analysis.frames import rows_to_frame
 from dara.analysis.intervals import Interval, bootstrap_intervals
 from dara.analysis.records import RecordError, Run, read_json
 from dara.evaluation.records import Metric
-from dara.evaluation.score import identity_path, read_scores, scores_path, summarise
+from dara.evaluation.score import check_scorers, identity_path, read_scores, scores_path, summarise
 from dara.runs import base_id
 
 BASE = "base"
@@ -47,6 +47,7 @@ def checkpoint_scores_frame(
     for benchmark in sorted({name for names in benchmarks.values() for name in names}):
         of_benchmark = {name: one for name, one in scored.items() if benchmark in benchmarks.get(one[0]["task"], ())}
         _check_identities({name: Path(score_dirs[name]) for name in of_benchmark}, benchmark)
+        check_scorers({name: Path(score_dirs[name]) for name, (_, steps) in of_benchmark.items() if steps}, benchmark)
         for name, (identity, steps) in of_benchmark.items():
             for step in steps:
                 frame = read_scores(scores_path(Path(score_dirs[name]), step, benchmark), benchmark)

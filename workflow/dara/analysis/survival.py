@@ -9,14 +9,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from dara.analysis.crossing import HOLD
 from dara.analysis.summary import median
+
+if TYPE_CHECKING:
+    from scipy.stats import CensoredData
 
 Kind = Literal["first", "stable"]
 
@@ -120,7 +122,9 @@ def crossing_times(
 
 def kaplan_meier(times: CrossingTimes) -> Survival:
     """Share of runs that have not crossed yet, by step (Kaplan and Meier 1958; scipy.stats.ecdf)."""
-    survival = stats.ecdf(_censored(times)).sf
+    from scipy.stats import ecdf  # scipy.stats takes most of a second to import; few tables need it
+
+    survival = ecdf(_censored(times)).sf
     steps, share = survival.quantiles, survival.probabilities
     if steps[0] > 0:
         steps, share = np.concatenate(([0.0], steps)), np.concatenate(([1.0], share))
@@ -176,8 +180,10 @@ def log_rank(first: CrossingTimes, second: CrossingTimes) -> LogRank:
     scores = _log_rank_scores(first, second)
     if not scores.any():
         return LogRank(math.nan, math.nan, math.nan, "all runs cross at the same step")
+    from scipy.stats import logrank
+
     with np.errstate(invalid="ignore"):  # no variance: judged by the result
-        result = stats.logrank(_censored(first), _censored(second))
+        result = logrank(_censored(first), _censored(second))
     if not math.isfinite(result.statistic):
         return LogRank(math.nan, math.nan, math.nan, "no crossing while both groups have runs left")
     return LogRank(float(result.statistic), float(result.pvalue), _permutation_p(scores, runs[0]))
@@ -206,6 +212,8 @@ def _permutation_p(scores: np.ndarray, size: int) -> float:
     return float((sums >= abs(scores[:size].sum()) - 1e-9).mean())
 
 
-def _censored(times: CrossingTimes) -> stats.CensoredData:
+def _censored(times: CrossingTimes) -> CensoredData:
+    from scipy.stats import CensoredData
+
     steps, crossed = np.array(times.steps), np.array(times.crossed)
-    return stats.CensoredData(uncensored=steps[crossed], right=steps[~crossed])
+    return CensoredData(uncensored=steps[crossed], right=steps[~crossed])

@@ -39,6 +39,7 @@ class RunsView:
         self.selection: Selection = select(frames, experiment, methods)
         self.methods = self.selection.methods
         self.settings: tuple[Setting, ...] = self.selection.settings
+        self._by_metric: dict[str, pd.DataFrame] = {}
 
     def setting_label(self, setting: Setting) -> str:
         """`model, G=4`; empty where there is one setting."""
@@ -127,7 +128,12 @@ class RunsView:
         return planned[planned["method"] == method]
 
     def _rows_of_metric(self, metric: str) -> pd.DataFrame:
-        """Rows of a training metric, or of a score where no run has such a training metric."""
+        """Rows of a training metric, or of a score where no run has such a training metric; kept, as all curves ask."""
+        if metric not in self._by_metric:
+            self._by_metric[metric] = self._find_metric(metric)
+        return self._by_metric[metric]
+
+    def _find_metric(self, metric: str) -> pd.DataFrame:
         for name in ("training_curves", "checkpoint_scores"):
             rows = self._own(name)
             rows = rows[rows["metric"] == metric]

@@ -1,22 +1,36 @@
 """Data of a run: training rows, held-out benchmark and tokenizer, written from a specification.
 
-The held-out problems are drawn first; no training row and no demonstration of a warm start has one of them.
+Generated data is made here: the held-out problems are drawn first; no training row and no demonstration of a warm start
+has one of them. Published data is prepared in `dara.data.published`, whose functions can be taken from here, too.
 """
 
-import json
 import logging
-import os
 import random
-import tempfile
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dara.config import DataSpec
 from dara.data import laptop_math, laptop_tools
+from dara.data.publish import publish
+from dara.data.published import prepare_benchmark, prepare_hub, sources_of, sources_of_benchmark
 from dara.data.tokenizer import build_tokenizer
-from dara.files import sha256, write_atomically
+from dara.specs import DataSpec
+
+__all__ = [
+    "SOURCES",
+    "demonstration_parameters",
+    "draw",
+    "held_out",
+    "held_out_problems",
+    "prepare",
+    "prepare_benchmark",
+    "prepare_hub",
+    "source_module",
+    "sources_of",
+    "sources_of_benchmark",
+    "train_rows",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -35,25 +49,14 @@ def prepare(data: DataSpec, out: Path) -> None:
     The same specification gives identical files. Each file appears complete or not at all. Raises ValueError for
     another version of the source, and when the source has too few distinct problems for `held_out_rows`.
     """
-    out.mkdir(parents=True, exist_ok=True)
     rows = {"train.jsonl": train_rows(data)}
     benchmark = source_module(data).benchmark_files(held_out(data))
     rows |= {f"benchmark/{name}": cases for name, cases in benchmark.items()}
-    manifest = out / "manifest.json"
-    manifest.unlink(missing_ok=True)  # while files change, no manifest vouches for them
-    with tempfile.TemporaryDirectory(prefix=".preparing-", dir=out) as name:
-        staging = Path(name)
-        for file, objects in rows.items():
-            _write_json_lines(staging / file, objects)
-        build_tokenizer(_texts(data)).save_pretrained(staging / "tokenizer")
-        files = sorted(str(path.relative_to(staging)) for path in staging.rglob("*") if path.is_file())
-        checksums = {file: sha256(staging / file) for file in files}
-        for file in files:
-            (out / file).parent.mkdir(parents=True, exist_ok=True)
-            os.replace(staging / file, out / file)
-        counts = {file: len(objects) for file, objects in rows.items()}
-        content = {"data": data.model_dump(mode="json"), "rows": counts, "sha256": checksums}
-        write_atomically(manifest, json.dumps(content, indent=2) + "\n")
+
+    def add_tokenizer(folder: Path) -> None:
+        build_tokenizer(_texts(data)).save_pretrained(folder / "tokenizer")
+
+    publish(out, rows, {"data": data.model_dump(mode="json")}, add_tokenizer)
     logger.info("prepared %s: %d prompts, %d held-out cases", data.source, data.train_rows, data.held_out_rows)
 
 
@@ -139,9 +142,3 @@ def _texts(data: DataSpec) -> Iterable[str]:
 def _rng(data: DataSpec, purpose: str) -> random.Random:
     """A generator of its own for each purpose, so that a change of one never shifts another."""
     return random.Random(f"{data.source}/{data.version}/{data.seed}/{purpose}")
-
-
-def _write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    path.write_text(lines, encoding="utf-8", newline="\n")

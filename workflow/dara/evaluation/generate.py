@@ -1,26 +1,56 @@
-"""Responses of all checkpoints of a run, in one process: to import the libraries costs more than to evaluate one."""
+"""Responses of all checkpoints of a run, in one process: to import the libraries costs more than to evaluate one.
+
+The responses of a checkpoint grow in a file of their own, response by response, and become the finished file when all
+are there. Only the laptop's benchmarks are made in one piece, in seconds: their responses come from one stream of
+random numbers, and the cached runs hold what it gave.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dara.config import Benchmark
-from dara.evaluation.records import (
-    Case,
-    read_responses,
-    sha256_of,
-    write_responses,
-)
+from dara.evaluation.multi_turn import Program, one_request
+from dara.evaluation.partial import PartialResponses, partial_path
+from dara.evaluation.progress import Progress
+from dara.evaluation.records import Case, Response, read_responses, select_cases, sha256_of, write_responses
 from dara.evaluation.samplers import SAMPLERS, Sampler
+from dara.evaluation.scheduling import run_programs
 from dara.evaluation.score import BENCHMARKS, identity_path, responses_path
 from dara.files import write_atomically
+from dara.locking import HANDOVER_SECONDS, directory_lock
 
 logger = logging.getLogger(__name__)
+
+ONE_STREAM = ("laptop_tools", "laptop_math")
+TOKENIZER_FILES = ("tokenizer*", "*chat_template*", "generation_config.json", "vocab.json", "merges.txt")
+
+
+@dataclass(frozen=True)
+class Part:
+    """The share of one of several jobs that evaluate a run side by side: job `number` of `count`, from 1."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        """From "2/5"; ValueError for anything else."""
+        number, _, count = text.partition("/")
+        if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+            raise ValueError(f"--part is {text!r}; it must be K/N with K from 1 to N, such as 2/5")
+        return cls(int(number), int(count))
+
+    def of(self, steps: Sequence[int]) -> Sequence[int]:
+        """This job's steps: every `count`-th, so that early and late checkpoints are dealt evenly."""
+        return steps[self.number - 1 :: self.count]
 
 
 def generate_checkpoints(
@@ -29,32 +59,40 @@ def generate_checkpoints(
     cases_dir: Path,
     out_dir: Path,
     make_sampler: Callable[[Path, int], Sampler] | None = None,
+    part: Part | None = None,
 ) -> None:
     """Write `<out_dir>/step_<N>/<benchmark>.jsonl.gz` for each checkpoint and, last,
     `<out_dir>/<benchmark>.identity.json`.
 
     The identity says what made the responses: sampler and versions, decoding, seed, and checksums of the cases and of
-    each checkpoint's weights. Complete files of the same identity stay: a killed process goes on where it was.
+    each checkpoint's weights. What is there of the same identity stays: a killed process goes on where it was, at the
+    checkpoint and, except for the laptop's benchmarks, at the response.
 
     Args:
         checkpoints: step -> directory of a Hugging Face checkpoint with its tokenizer (step 0: the base model); none
             of a run that diverged before its first.
         cases_dir: directory of the benchmark's cases.
         make_sampler: (checkpoint directory, batch size) -> sampler; by default the one that the benchmark names.
+        part: make only the responses of some checkpoints, beside jobs that make the others; the identity is written by
+            a job without a part, which finds all of them.
 
     Raises:
         ValueError: a checkpoint is missing, a case is wrong, or finished responses of another identity are in the way.
     """
     _check_present(checkpoints, out_dir)
-    make_sampler = make_sampler or SAMPLERS[benchmark.sampler]
+    make_sampler = make_sampler or (lambda directory, _: SAMPLERS[benchmark.sampler](directory, benchmark))
     module = BENCHMARKS[benchmark.name]
-    cases = module.load_cases(benchmark.name, cases_dir)
-    prompts = [module.prompt(case) for case in cases]
+    cases = select_cases(module.load_cases(benchmark.name, cases_dir), benchmark.limit)
     samplers = {step: make_sampler(checkpoints[step], benchmark.batch_size) for step in sorted(checkpoints)}
     # A run that diverged before its first checkpoint has nothing to generate, but an identity like the others.
     sampler = next(iter(samplers.values()), None) or make_sampler(out_dir, benchmark.batch_size)
     identity = _identity(benchmark, cases_dir, checkpoints, sampler)
-    usable = _begin(out_dir, benchmark.name, identity)
+    # Parts that start together must not take each other's first responses for leftovers.
+    beginning = directory_lock(out_dir / ".begin", seconds=HANDOVER_SECONDS) if part else contextlib.nullcontext()
+    with beginning:
+        usable = _begin(out_dir, benchmark.name, identity)
+    if part:
+        samplers = {step: samplers[step] for step in part.of(sorted(samplers))}
     started, made = time.monotonic(), 0
     for position, (step, sampler) in enumerate(samplers.items(), 1):
         where = f"{out_dir.name}, {benchmark.name}: step {step} ({position} of {len(samplers)})"
@@ -62,12 +100,48 @@ def generate_checkpoints(
         if usable and _is_complete(path, cases, benchmark.samples):
             logger.info("%s: already there", where)
             continue
-        responses = sampler.generate(prompts, benchmark.samples, benchmark.sampling, benchmark.seed)
+        with contextlib.closing(sampler):
+            if benchmark.name in ONE_STREAM:
+                prompts = [module.prompt(case) for case in cases]
+                responses = sampler.generate(prompts, benchmark.samples, benchmark.sampling, benchmark.seed)
+            else:
+                responses = _by_request(cases, benchmark, sampler, path, where)
         write_responses(path, cases, responses)
+        partial_path(path).unlink(missing_ok=True)
         made += 1
         left = (time.monotonic() - started) / made * (len(samplers) - position)
         logger.info("%s: %d responses, about %.0f s left", where, len(cases) * benchmark.samples, left)
-    _work_path(out_dir, benchmark.name).replace(identity_path(out_dir, benchmark.name))
+    if part is None:
+        _work_path(out_dir, benchmark.name).replace(identity_path(out_dir, benchmark.name))
+
+
+def _by_request(
+    cases: Sequence[Case], benchmark: Benchmark, sampler: Sampler, path: Path, where: str
+) -> list[list[Response]]:
+    """Responses of all cases; those that are there already are read, each other one is kept as soon as it is there."""
+    module = BENCHMARKS[benchmark.name]
+    programs = getattr(module, "programs", None)
+    if programs is not None and benchmark.samples != 1:
+        raise ValueError(f"benchmark.samples is {benchmark.samples}; {benchmark.name} has one trajectory a case: set 1")
+    opened = programs(cases, benchmark.max_steps) if programs else contextlib.nullcontext(_one_prompt(module))
+    session = sampler.session(benchmark.sampling, benchmark.max_context)
+    with PartialResponses(partial_path(path)) as work, opened as program:
+        progress = Progress(logger, where, len(cases) * benchmark.samples, len(work.done))
+        waiting = (
+            ((case.id, sample), lambda case=case: program(case))
+            for case in cases
+            for sample in range(benchmark.samples)
+            if (case.id, sample) not in work.done
+        )
+        for ended in run_programs(waiting, session, sampler, benchmark.seed):
+            for (case_id, sample), response in ended:
+                work.add(case_id, sample, response)
+            progress.advance(len(ended))
+        return [[work.done[case.id, sample] for sample in range(benchmark.samples)] for case in cases]
+
+
+def _one_prompt(module: Any) -> Callable[[Case], Program]:
+    return lambda case: one_request(module.prompt(case))
 
 
 def _check_present(checkpoints: Mapping[int, Path], out_dir: Path) -> None:
@@ -93,18 +167,30 @@ def _identity(
     benchmark: Benchmark, cases_dir: Path, checkpoints: Mapping[int, Path], sampler: Sampler
 ) -> dict[str, Any]:
     """What makes the responses, in values of JSON; how they are scored is no part of it."""
-    files = BENCHMARKS[benchmark.name].case_files(benchmark.name, cases_dir)
-    weights = {step: sha256_of(path.glob("*.safetensors"), path) for step, path in checkpoints.items()}
-    return {
+    module = BENCHMARKS[benchmark.name]
+    patterns = ("*.safetensors",) if benchmark.name in ONE_STREAM else ("*.safetensors", *TOKENIZER_FILES)
+    weights = {step: _checksums(path, patterns) for step, path in checkpoints.items()}
+    identity = {
         "schema": 1,
         "benchmark": benchmark.name,
         "samples": benchmark.samples,
         "sampling": benchmark.sampling.model_dump(mode="json"),
         "seed": benchmark.seed,
         "sampler": sampler.identity,
-        "cases": sha256_of(files, cases_dir),
+        "cases": sha256_of(module.case_files(benchmark.name, cases_dir), cases_dir),
         "checkpoints": {str(step): weights[step] for step in sorted(weights)},
     }
+    if benchmark.name not in ONE_STREAM:
+        identity |= {"max_context": benchmark.max_context, "versions": getattr(module, "VERSIONS", {})}
+    if hasattr(module, "programs"):
+        identity["max_steps"] = benchmark.max_steps
+    if benchmark.limit is not None:
+        identity["limit"] = benchmark.limit
+    return identity
+
+
+def _checksums(checkpoint: Path, patterns: Sequence[str]) -> dict[str, str]:
+    return sha256_of({path for pattern in patterns for path in checkpoint.glob(pattern)}, checkpoint)
 
 
 def _begin(out_dir: Path, name: str, identity: dict[str, Any]) -> bool:
@@ -128,6 +214,8 @@ def _begin(out_dir: Path, name: str, identity: dict[str, Any]) -> bool:
         same = json.loads(work.read_text("utf-8")) == identity
     if not same:
         for path in out_dir.glob(f"step_*/{name}.jsonl.gz"):
+            path.unlink()
+        for path in out_dir.glob(f"step_*/{partial_path(Path(f'{name}.jsonl.gz')).name}"):
             path.unlink()
     write_atomically(work, (json.dumps(identity, indent=2, sort_keys=True) + "\n").encode())
     return same

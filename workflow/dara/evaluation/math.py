@@ -1,4 +1,4 @@
-"""Math: held-out problems with several samples each, graded three ways.
+"""Math: held-out problems with several samples each, graded three ways; the laptop's sums or the five benchmarks.
 
 `strict` is the string comparison of the correctness reward, `strict_or_numeric` the paper's Acc (strict, or the same
 number), `math_verify` the verdict of math-verify 0.9.0. No grader stands alone: each accepts answers that another
@@ -14,6 +14,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from dara.evaluation import math_sets
 from dara.evaluation.records import Case, Metric, Response, plain_metric, read_jsonl
 
 if TYPE_CHECKING:
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 GRADER_VERSION = "0.9.0"
 FACTORY = "dara.evaluation.math:make_scorer"
+SCORER = {"math-verify": GRADER_VERSION}
+VERSIONS = {"math_sets": math_sets.VERSION}
 GRADES = ("strict", "strict_or_numeric", "math_verify")
 COLUMNS = ("case", "category", "sample", *GRADES, "exceed", "joint", "truncated", "n_tokens", "outcome")
 # Metric -> column of the score file.
@@ -32,6 +37,8 @@ METRICS = {
     "joint": "joint",
     "truncated_rate": "truncated",
 }
+# Metric -> which answers only this grade accepts, of strict, the number comparison, and math-verify.
+LONE = {"only_strict": (1, 1, 0), "only_numeric": (0, 1, 0), "only_math_verify": (0, 0, 1)}
 # math-verify's own alarm for a step of its work, in whole seconds: it stops what loops in Python, such as 9^{9^{9^9}}.
 # The time limit of the worker stands behind it.
 STEP_SECONDS = 3
@@ -43,15 +50,25 @@ def case_files(benchmark: str, cases_dir: Path) -> list[Path]:
 
 
 def load_cases(benchmark: str, cases_dir: Path) -> list[Case]:
-    """All problems; their category is the benchmark's name. Raises ValueError with file and row where one is wrong."""
+    """All problems; the category is the set, or the laptop benchmark's name. ValueError with file and row if wrong."""
     (path,) = case_files(benchmark, cases_dir)
-    rows = read_jsonl(path, ("id", "prompt", "answer"))
-    return [Case(row["id"], benchmark, row, {"answer": row["answer"]}) for row in rows]
+    if benchmark == "laptop_math":
+        rows = read_jsonl(path, ("id", "prompt", "answer"))
+        return [Case(row["id"], benchmark, row, {"answer": row["answer"]}) for row in rows]
+    rows = read_jsonl(path, ("id", "category", "problem", "answer"))
+    for number, row in enumerate(rows, 1):
+        if row["category"] not in math_sets.SETS:
+            raise ValueError(
+                f"{path}, row {number}: category {row['category']!r} is no set; they are {', '.join(math_sets.SETS)}"
+            )
+    return [Case(row["id"], row["category"], row, {"answer": row["answer"]}) for row in rows]
 
 
-def prompt(case: Case) -> str:
-    """The complete text that a model continues."""
-    return case.question["prompt"]
+def prompt(case: Case) -> str | list[dict[str, str]]:
+    """The complete text that a laptop model continues, or the one user message that a chat model is asked."""
+    if "prompt" in case.question:
+        return case.question["prompt"]
+    return [{"role": "user", "content": math_sets.question(case.question["problem"])}]
 
 
 def make_scorer() -> Any:
@@ -124,5 +141,41 @@ def score_row(response: Response, scores: Mapping[str, int], length_limit: int |
 
 
 def summarise(frame: pd.DataFrame, benchmark: str) -> dict[str, Metric]:
-    """Metrics of a score file: acc, strict, math_verify, exceed, joint, truncated_rate; every question counts alike."""
-    return {metric: plain_metric(frame, column) for metric, column in METRICS.items()}
+    """Metrics of a score file (a row a response).
+
+    laptop_math: acc, strict, math_verify, exceed, joint, truncated_rate; every question counts alike. math_five: the
+    same and the shares of answers that only one grade accepts (only_strict, only_numeric, only_math_verify), for each
+    set as `<metric>/<set>`, and as the unweighted mean over the five sets, which exists where all five are there.
+    """
+    if benchmark == "laptop_math":
+        return {metric: plain_metric(frame, column) for metric, column in METRICS.items()}
+    frame = frame.assign(**_accepted_by_one(frame))
+    complete = set(frame["category"]) == set(math_sets.SETS)
+    metrics = {}
+    for metric, column in [*METRICS.items(), *((name, name) for name in LONE)]:
+        if complete:
+            metrics[metric] = _macro(plain_metric(frame, column))
+        for name in math_sets.SETS:
+            if (frame["category"] == name).any():
+                metrics[f"{metric}/{name}"] = plain_metric(frame[frame["category"] == name], column)
+    return metrics
+
+
+def lone_acceptances(frame: pd.DataFrame) -> pd.DataFrame:
+    """How many responses only one grade accepts: a row a set (and "all"), the columns of LONE and `responses`."""
+    marks = frame[["category"]].assign(responses=1, **_accepted_by_one(frame))
+    counts = marks.groupby("category", sort=False).sum()
+    counts.loc["all"] = counts.sum()
+    return counts
+
+
+def _accepted_by_one(frame: pd.DataFrame) -> dict[str, pd.Series]:
+    grades = frame[list(GRADES)].apply(tuple, axis=1)
+    return {name: (grades == pattern).astype(int) for name, pattern in LONE.items()}
+
+
+def _macro(metric: Metric) -> Metric:
+    """Every set counts alike, however many questions it has."""
+    names, counts = np.unique(metric.strata.astype(str), return_counts=True)
+    each = {name: 1 / (len(names) * count) for name, count in zip(names, counts, strict=True)}
+    return Metric(metric.values, metric.strata, np.array([each[name] for name in metric.strata]))

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from dara.files import gzipped, sha256, write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# Why a model got no further: no room for another output, or too many steps in a turn.
+Stopped = Literal["context_overflow", "step_limit"]
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,22 @@ class Metric:
 
 @dataclass(frozen=True)
 class Response:
-    """What a model said: text without special tokens, tokens with the end token, and whether it ended by itself."""
+    """What a model said: text without special tokens, tokens with the end token, and whether it ended by itself.
+
+    In a dialogue of several turns `turns` has the outputs of each turn, one a step; then `text` is empty, `n_tokens`
+    is their sum, and `finished` says that all of them ended by themselves. `stopped`: why the model got no further.
+    """
 
     text: str
     n_tokens: int
     finished: bool
+    turns: tuple[tuple[str, ...], ...] | None = None
+    stopped: Stopped | None = None
+
+    @property
+    def outputs(self) -> list[str]:
+        """Everything that the model said, in order."""
+        return [self.text] if self.turns is None else [step for turn in self.turns for step in turn]
 
 
 @dataclass(frozen=True)
@@ -109,9 +123,50 @@ def write_responses(path: Path, cases: Sequence[Case], responses: Sequence[Seque
     lines = []
     for case, answers in zip(cases, responses, strict=True):
         for sample, answer in enumerate(answers):
-            row = {"case": case.id, "sample": sample, "response": answer.text, "n_tokens": answer.n_tokens}
-            lines.append(json.dumps({**row, "finished": answer.finished}) + "\n")
+            lines.append(response_line(case.id, sample, answer))
     write_atomically(path, gzipped("".join(lines).encode("utf-8")))
+
+
+def select_cases(cases: Sequence[Case], limit: int | None) -> list[Case]:
+    """At most `limit` cases (None: all) for a first look: as many of each category as possible, in the order given."""
+    if limit is None or limit >= len(cases):
+        return list(cases)
+    place: dict[str, int] = {}  # category -> its cases so far
+    ranks = []
+    for number, case in enumerate(cases):
+        place[case.category] = place.get(case.category, 0) + 1
+        ranks.append((place[case.category], number))
+    return [cases[number] for number in sorted(number for _, number in sorted(ranks)[:limit])]
+
+
+def response_line(case: str, sample: int, answer: Response) -> str:
+    """The line of a response file for one response."""
+    row = {"case": case, "sample": sample, "response": answer.text, "n_tokens": answer.n_tokens}
+    row["finished"] = answer.finished
+    if answer.turns is not None:
+        row["turns"] = answer.turns
+    if answer.stopped is not None:
+        row["stopped"] = answer.stopped
+    return json.dumps(row) + "\n"
+
+
+def parse_response(path: Path, number: int, line: str) -> Row:
+    """The row in line `number` (from 1) of a response file. Raises ValueError, naming file and row, for a wrong one."""
+    row = _parse(path, number, line, ("case", "sample", "response", "n_tokens", "finished"))
+    types = {"case": str, "sample": int, "response": str, "n_tokens": int, "finished": bool}
+    for field, kind in types.items():
+        if type(row[field]) is not kind:
+            raise ValueError(f"{path}, row {number}: {field} must be {kind.__name__}, not {row[field]!r:.100}")
+    turns, stopped = row.get("turns"), row.get("stopped")
+    if turns is not None:
+        steps = [step for turn in turns for step in turn] if _is_list_of(turns, list) else [None]
+        if not _is_list_of(steps, str):
+            raise ValueError(f"{path}, row {number}: turns must be a list of lists of texts, not {turns!r:.100}")
+        turns = tuple(tuple(turn) for turn in turns)
+    if stopped is not None and stopped not in get_args(Stopped):
+        raise ValueError(f"{path}, row {number}: stopped must be one of {get_args(Stopped)}, not {stopped!r:.100}")
+    answer = Response(row["response"], row["n_tokens"], row["finished"], turns, stopped)
+    return Row(row["case"], row["sample"], answer)
 
 
 def sha256_of(paths: Iterable[Path], root: Path) -> dict[str, str]:
@@ -144,13 +199,13 @@ def _parse(path: Path, number: int, line: str, fields: Sequence[str]) -> dict[st
     return row
 
 
+def _is_list_of(value: Any, kind: type) -> bool:
+    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
+
+
 def _row(path: Path, number: int, line: str, expected: tuple[str, int]) -> Row:
-    row = _parse(path, number, line, ("case", "sample", "response", "n_tokens", "finished"))
-    if (row["case"], row["sample"]) != expected:
-        found = f"case {row['case']!r}, sample {row['sample']!r}"
+    row = parse_response(path, number, line)
+    if (row.case, row.sample) != expected:
+        found = f"case {row.case!r}, sample {row.sample!r}"
         raise ValueError(f"{path}, row {number}: is {found}; expected case {expected[0]!r}, sample {expected[1]}")
-    types = {"response": str, "n_tokens": int, "finished": bool}
-    for field, kind in types.items():
-        if type(row[field]) is not kind:
-            raise ValueError(f"{path}, row {number}: {field} must be {kind.__name__}, not {row[field]!r:.100}")
-    return Row(row["case"], row["sample"], Response(row["response"], row["n_tokens"], row["finished"]))
+    return row

@@ -3,6 +3,8 @@
 Model text is hostile: it can make a grader loop, recurse or fill the memory. So scoring happens in a process that may
 be killed. What it costs is that response only (outcome `timeout`); the worker starts again and goes on with the next
 one. An exception in a scorer is a mistake of ours and is raised here: it never counts as a wrong answer.
+The worker has no network where the kernel allows that, an empty working directory, none of this process's environment
+but what finds its libraries, and limits on memory and processor time.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ import contextlib
 import importlib
 import json
 import logging
-import math
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,14 +26,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from dara.evaluation.isolation import ForkLost, Network, leave_network, limit_memory, limit_processor_time
+
 logger = logging.getLogger(__name__)
 
-Scores = dict[str, int]
+Scores = dict[str, int | float]
 
 BATCH_ITEMS = 64
 BATCH_CHARACTERS = 4_000_000
-MEMORY_BYTES = 2 * 1024**3  # above what the worker needs once it has started
 START_SECONDS = 120.0
+# What a worker keeps of the environment: how programs and libraries are found, and the encoding of text.
+INHERITED = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
 # Exit statuses of the worker. Python ends with EXCEPTION when an exception is not caught: a mistake of ours.
 # Every other end (out of memory, a signal) is the response's doing.
 EXCEPTION = 1
@@ -75,44 +80,55 @@ class Sandbox:
     def __init__(self, spec: ScorerSpec) -> None:
         self._spec = spec
         self._directory = tempfile.TemporaryDirectory(prefix="dara-scoring-")
-        self._worker: _Worker | None = None
+        self._worker: Worker | None = None
+        self._closed = False
         self._partial: Scores = {}  # parts of the item that is being scored
 
     def __enter__(self) -> Sandbox:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._closed = True
         if self._worker is not None:
             self._worker.end()
         self._directory.cleanup()
 
-    def score(self, items: Sequence[dict[str, Any]]) -> list[Outcome]:
-        """Outcomes of `items`, in their order.
+    def start(self) -> Network:
+        """Start the worker, if it does not run. Returns whether it can reach a network."""
+        if self._closed:
+            raise SandboxError("the scoring worker is closed")
+        self._worker = self._worker or Worker(self._spec, Path(self._directory.name))
+        return self._worker.network
+
+    def score(self, items: Sequence[dict[str, Any]], names: Sequence[int] | None = None) -> list[Outcome]:
+        """Outcomes of `items`, in their order. `names`: what they are called in messages; by default 0, 1, ...
 
         Raises:
-            SandboxError: the worker does not start, or the scorer raised on an item (its index is named).
+            SandboxError: the worker does not start, or the scorer raised on an item (which is named).
         """
+        names = range(len(items)) if names is None else names
         outcomes: list[Outcome] = []
         while len(outcomes) < len(items):
             start = len(outcomes)
             batch = items[start : start + _batch_length(items, start)]
-            finished = self._run(batch, start)
+            finished = self._run(batch, names[start:])
             outcomes += finished
             if len(finished) < len(batch):
-                outcomes.append(self._again(batch[len(finished)], len(outcomes)))
+                outcomes.append(self._again(batch[len(finished)], names[len(outcomes)]))
         return outcomes
 
-    def _again(self, item: dict[str, Any], index: int) -> Outcome:
+    def _again(self, item: dict[str, Any], name: int) -> Outcome:
         """A second chance, alone in a fresh worker: a busy machine or a foreign kill is not the response's fault."""
-        finished = self._run([item], index)
+        finished = self._run([item], [name])
         if finished:
             return finished[0]
-        logger.warning("response %d did not score within %g s, twice: counted as wrong", index, self._spec.seconds)
+        logger.warning("response %d did not score within %g s, twice: counted as wrong", name, self._spec.seconds)
         return Outcome(self._partial, "timeout")
 
-    def _run(self, batch: Sequence[dict[str, Any]], first: int) -> list[Outcome]:
+    def _run(self, batch: Sequence[dict[str, Any]], names: Sequence[int]) -> list[Outcome]:
         """Outcomes of a batch, up to the first item that hangs or ends the worker (its parts: `_partial`)."""
-        worker = self._worker = self._worker or _Worker(self._spec, Path(self._directory.name))
+        self.start()
+        worker = self._worker
         worker.send(list(batch))
         outcomes: list[Outcome] = []
         deadline = time.monotonic() + self._spec.seconds
@@ -123,7 +139,7 @@ class Sandbox:
                 mistake = worker.end()
                 self._worker = None
                 if mistake:
-                    where = f"response {first + len(outcomes)} of this call"
+                    where = f"response {names[len(outcomes)]} of this call"
                     raise SandboxError(f"the scorer {self._spec.factory} failed on {where}:\n{mistake}")
                 return outcomes
             self._partial.update(message.get("scores", {}))
@@ -134,26 +150,35 @@ class Sandbox:
         return outcomes
 
 
-class _Worker:
-    """A started worker process: batches go in as JSON lines, messages come out as JSON lines."""
+class Worker:
+    """A started worker process: batches go in as JSON lines, messages come out as JSON lines.
+
+    Attributes:
+        network: whether the worker can reach one.
+    """
 
     def __init__(self, spec: ScorerSpec, directory: Path) -> None:
         self._log = directory / "worker.log"
+        working = directory / "working"
+        working.mkdir(exist_ok=True)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", "from dara.evaluation.sandbox import serve; serve()"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                cwd=directory,
+                cwd=working,
                 env=_environment(spec, directory),
+                start_new_session=True,  # so that what it has forked ends with it
             )
         self._messages: queue.Queue[bytes | None] = queue.Queue()
         threading.Thread(target=_pump, args=(self._process.stdout, self._messages), daemon=True).start()
         self.send({"factory": spec.factory, "settings": spec.settings, "seconds": spec.seconds})
-        if self.receive(time.monotonic() + START_SECONDS) is None:
+        ready = self.receive(time.monotonic() + START_SECONDS)
+        if ready is None:
             reason = self.end() or f"it is not ready within {START_SECONDS:g} s, or was killed"
             raise SandboxError(f"the scoring worker with {spec.factory} does not start:\n{reason}")
+        self.network: Network = ready["network"]
 
     def send(self, content: Any) -> None:
         # The worker reads the whole line before it starts to score, so this cannot wait for a hanging scorer.
@@ -175,7 +200,8 @@ class _Worker:
 
     def end(self) -> str:
         """End the worker. Returns the end of its log if it had ended by an exception, else an empty text."""
-        self._process.kill()
+        if self._process.returncode is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
         status = self._process.wait()
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -187,11 +213,14 @@ def _environment(spec: ScorerSpec, directory: Path) -> dict[str, str]:
     inherited = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
     path = [str(package), *(str(entry) for entry in spec.python_path), *inherited]
     return {
-        **os.environ,
+        **{name: os.environ[name] for name in INHERITED if name in os.environ},
         "PYTHONPATH": os.pathsep.join(path),
         "PYTHONHASHSEED": "0",  # sympy's order of terms follows the hashes of strings
         "OMP_NUM_THREADS": "1",
-        "BFCL_PROJECT_ROOT": str(directory),  # bfcl-eval makes folders when imported: here, not beside the packages
+        "OPENBLAS_NUM_THREADS": "1",
+        "TZ": "UTC",  # the trading tools print local times
+        "HOME": str(directory / "working"),
+        "BFCL_PROJECT_ROOT": str(directory / "bfcl"),  # bfcl-eval makes folders when it is imported
     }
 
 
@@ -214,6 +243,7 @@ def _pump(stream: IO[bytes], messages: queue.Queue[bytes | None]) -> None:
 
 def serve() -> None:
     """The worker: read what to run from standard input, then score batches until the input ends."""
+    network = leave_network()
     channel = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # whatever a grader prints must not mix with the messages
 
@@ -223,40 +253,14 @@ def serve() -> None:
     start = json.loads(sys.stdin.buffer.readline())
     module, _, function = start["factory"].partition(":")
     scorer = getattr(importlib.import_module(module), function)(**start["settings"])
-    _limit_memory()
-    send({"ready": True})
+    limit_memory()
+    send({"ready": True, "network": network})
     try:
         for line in sys.stdin.buffer:
             for item in json.loads(line):
-                _limit_processor_time(start["seconds"])
+                limit_processor_time(start["seconds"])
                 for part in scorer(item):
                     send({"scores": part})
                 send({"done": True})
-    except MemoryError:
+    except (MemoryError, ForkLost):
         os._exit(OUT_OF_MEMORY)  # a process that ran out of memory is not to be trusted with the next response
-
-
-def _limit_memory() -> None:
-    """At most MEMORY_BYTES more than now, where the platform enforces it (Linux)."""
-    if sys.platform != "linux":
-        return
-    import resource
-
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + MEMORY_BYTES
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    if hard == resource.RLIM_INFINITY or limit < hard:
-        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def _limit_processor_time(seconds: float) -> None:
-    """End this process when an item uses twice its time: a backstop for when nobody is left who would kill it."""
-    if os.name != "posix":
-        return
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    limit = math.ceil(time.process_time() + 2 * seconds) + 1
-    if hard == resource.RLIM_INFINITY or limit < hard:
-        resource.setrlimit(resource.RLIMIT_CPU, (limit, hard))

@@ -1,4 +1,9 @@
-"""Scores of generated responses, one CSV file a checkpoint, and the metrics that they make."""
+"""Scores of generated responses, one CSV file a checkpoint, and the metrics that they make.
+
+A benchmark is a module with these names: FACTORY (of its scorer, see `sandbox`), SCORER (the graders and their
+versions), COLUMNS, case_files, load_cases, score_row, summarise; and where they differ from the usual, scorer_item and
+scorer_settings.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +11,34 @@ import csv
 import io
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pandas as pd
 
 from dara.config import Benchmark
-from dara.evaluation import bfcl, math
-from dara.evaluation.records import Case, Metric, Row, read_responses, sha256_of
-from dara.evaluation.sandbox import Outcome, Sandbox, ScorerSpec
-from dara.files import read_text, write_atomically
+from dara.evaluation import bfcl, bfcl_v4, math, validation_math, validation_tools
+from dara.evaluation.isolation import MEMORY_BYTES
+from dara.evaluation.progress import Progress
+from dara.evaluation.records import Case, Metric, Row, read_responses, select_cases, sha256_of
+from dara.evaluation.sandbox import Outcome, ScorerSpec
+from dara.evaluation.scoring import Journal, ScoringPool, cores
+from dara.files import read_text, sha256, write_atomically
 
 logger = logging.getLogger(__name__)
 
-# Name of a benchmark -> module with FACTORY, COLUMNS, case_files, load_cases, prompt, score_row, summarise.
-BENCHMARKS: dict[str, ModuleType] = {"laptop_tools": bfcl, "laptop_math": math}
+BENCHMARKS: dict[str, ModuleType] = {
+    "laptop_tools": bfcl,
+    "laptop_math": math,
+    "bfcl_v4": bfcl_v4,
+    "math_five": math,
+    "toolrl_validation": validation_tools,
+    "deepscaler_validation": validation_math,
+}
+# Their scores are kept in git, and are older than the record of what scored them; none is written for them.
+UNRECORDED = ("laptop_tools", "laptop_math")
 
 
 def responses_path(out_dir: Path, step: int, benchmark: str) -> Path:
@@ -39,27 +56,120 @@ def identity_path(out_dir: Path, benchmark: str) -> Path:
     return out_dir / f"{benchmark}.identity.json"
 
 
-def score_checkpoints(out_dir: Path, steps: Sequence[int], benchmark: Benchmark, cases_dir: Path) -> None:
+def scorer_path(out_dir: Path, benchmark: str) -> Path:
+    """What scored the responses below `out_dir`; written when all of them are scored."""
+    return out_dir / f"{benchmark}.scorer.json"
+
+
+def score_checkpoints(
+    out_dir: Path, steps: Sequence[int], benchmark: Benchmark, cases_dir: Path, workers: int | None = None
+) -> None:
     """Write `<out_dir>/step_<N>/<benchmark>.csv` for each step: a row a response, in the order of the cases.
 
-    The columns are the benchmark module's COLUMNS: scores are 0 or 1; `outcome` is `timeout` where the scorer did not
-    end in time (or ran out of memory) twice, and then what it had not scored by then counts as wrong.
+    The columns are the benchmark module's COLUMNS. `outcome` is `timeout` where the scorer did not end in time (or ran
+    out of memory) twice, and then what it had not scored by then counts as wrong. A killed process goes on with what
+    is scored, response by response. Last, `<out_dir>/<benchmark>.scorer.json` says what scored them (UNRECORDED: none).
+
+    Args:
+        workers: processes that score at once; None: as many as there are cores.
 
     Raises:
         ValueError: responses or cases are missing, wrong, or do not belong together; names file and row.
         SandboxError: the scorer itself failed.
     """
     module = BENCHMARKS[benchmark.name]
-    cases = module.load_cases(benchmark.name, cases_dir)
+    cases = select_cases(module.load_cases(benchmark.name, cases_dir), benchmark.limit)
     _check_cases(out_dir, benchmark.name, cases_dir)
-    gold = {case.id: case for case in cases}
-    with Sandbox(ScorerSpec(module.FACTORY, {}, benchmark.seconds_per_case)) as sandbox:
+    settings = module.scorer_settings(benchmark) if hasattr(module, "scorer_settings") else {}
+    spec = ScorerSpec(module.FACTORY, settings, benchmark.seconds_per_case)
+    with ScoringPool(spec, cores() if workers is None else workers) as pool:
+        scorer = _scorer(benchmark, spec, pool) if steps else {}
         for position, step in enumerate(sorted(steps), 1):
-            rows = read_responses(responses_path(out_dir, step, benchmark.name), cases, benchmark.samples)
-            outcomes = sandbox.score([{"response": row.response.text, **gold[row.case].gold} for row in rows])
-            table = _table(module, rows, outcomes, gold, benchmark.length_limit)
-            write_atomically(scores_path(out_dir, step, benchmark.name), table.encode("utf-8"))
-            logger.info("%s, %s: scored step %d (%d of %d)", out_dir.name, benchmark.name, step, position, len(steps))
+            label = f"{out_dir.name}, {benchmark.name}: scoring step {step} ({position} of {len(steps)})"
+            _score_step(out_dir, step, benchmark, cases, pool, scorer, label)
+    if steps and benchmark.name not in UNRECORDED:
+        text = json.dumps(scorer, indent=2, sort_keys=True) + "\n"
+        write_atomically(scorer_path(out_dir, benchmark.name), text.encode())
+    for step in steps:
+        _journal_path(out_dir, step, benchmark.name).unlink(missing_ok=True)
+
+
+def _scorer(benchmark: Benchmark, spec: ScorerSpec, pool: ScoringPool) -> dict[str, Any]:
+    """What makes the scores, in values of JSON."""
+    return {
+        "schema": 1,
+        "benchmark": benchmark.name,
+        "scorer": BENCHMARKS[benchmark.name].SCORER,
+        "settings": spec.settings,
+        "seconds": spec.seconds,
+        "memory_bytes": MEMORY_BYTES,
+        "network": pool.network(),
+    }
+
+
+def _score_step(
+    out_dir: Path,
+    step: int,
+    benchmark: Benchmark,
+    cases: Sequence[Case],
+    pool: ScoringPool,
+    scorer: Mapping[str, Any],
+    label: str,
+) -> None:
+    """Score one checkpoint's responses, those that are not scored yet, and write its CSV."""
+    module = BENCHMARKS[benchmark.name]
+    path, gold = responses_path(out_dir, step, benchmark.name), {case.id: case for case in cases}
+    rows = read_responses(path, cases, benchmark.samples)
+    head = {"scorer": scorer, "responses": sha256(path), "cases": len(cases)}
+    with Journal(_journal_path(out_dir, step, benchmark.name), head) as journal:
+        left = {number: row for number, row in enumerate(rows) if number not in journal.done}
+        progress = Progress(logger, label, len(rows), len(journal.done))
+
+        def keep(number: int, outcome: Outcome) -> None:
+            journal.add(number, outcome)
+            progress.advance()
+
+        pool.score({number: _item(module, row, gold[row.case]) for number, row in left.items()}, keep)
+        outcomes = [journal.done[number] for number in range(len(rows))]
+    table = _table(module, rows, outcomes, gold, benchmark.length_limit)
+    write_atomically(scores_path(out_dir, step, benchmark.name), table.encode("utf-8"))
+
+
+def _item(module: ModuleType, row: Row, case: Case) -> dict[str, Any]:
+    """What the scorer needs of a response and its case."""
+    if hasattr(module, "scorer_item"):
+        return module.scorer_item(row.response, case)
+    return {"response": row.response.text, **case.gold}
+
+
+def _journal_path(out_dir: Path, step: int, benchmark: str) -> Path:
+    return out_dir / f"step_{step}" / f".{benchmark}.scores.partial"
+
+
+def check_scorers(directories: Mapping[str, Path], benchmark: str) -> None:
+    """Scores that stand in one table must be made by the same checkers, limits and isolation.
+
+    Args:
+        directories: run id or base id -> the directory of its scores.
+
+    Raises:
+        ValueError: they are not, or it is not recorded what made them.
+    """
+    if benchmark in UNRECORDED:
+        return
+    first: tuple[str, dict[str, Any]] | None = None
+    for name, directory in sorted(directories.items()):
+        path = scorer_path(Path(directory), benchmark)
+        if not path.is_file():
+            raise ValueError(f"{path}: the file does not exist, which says what scored {name}; score it again")
+        scorer = json.loads(path.read_text("utf-8"))
+        first = first or (name, scorer)
+        unlike = sorted(key for key in {*first[1], *scorer} if first[1].get(key) != scorer.get(key))
+        if unlike:
+            raise ValueError(
+                f"{path}: {name} was scored with another {', '.join(unlike)} than {first[0]}; scores are compared only "
+                "when they were made alike, so score one of them again"
+            )
 
 
 def read_scores(path: Path, benchmark: str) -> pd.DataFrame:
@@ -86,6 +196,7 @@ def summarise(frame: pd.DataFrame, benchmark: str) -> dict[str, Metric]:
 
     laptop_tools: average_accuracy, average_format, accuracy/<category>, format/<category>, decode_error_rate,
     truncated_rate. laptop_math: acc, strict, math_verify, exceed, joint, truncated_rate. All are shares in [0, 1].
+    The other benchmarks: see `summarise` in their modules.
 
     Raises:
         ValueError: a group of categories that an average needs has no case.

@@ -13,7 +13,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from dara.analysis import FRAMES, read_frame
+from dara.analysis.frames import FrameFiles
 from dara.analysis.published import read_published
 from dara.config import Experiment
 from dara.dag import Workflow
@@ -74,7 +74,7 @@ def write_report(flow: Workflow, out: Path) -> None:
     Raises:
         ValueError: a frame, the published numbers, a manifest, a table or a response breaks its form.
     """
-    frames = {name: read_frame(flow.paths.frames / f"{name}.csv", name) for name in FRAMES}
+    frames = FrameFiles(flow.paths.frames)
     published = read_published(flow.root / "results" / "published" / "data")
     experiments = load_published(flow.root)
     runs = runs_of(flow, frames["runs"])

@@ -20,10 +20,10 @@ def draw(view: View) -> Figure:
     """Two panels a setting: the sparse reward's energy over its density, a point a step of a run, and the line.
 
     Before the method all points lie on the line (the paper's Eq. 5); after it, those above it are what a method adds.
-    ValueError where the source has no energies: the authors published none of single steps.
+    ValueError where the source has no energies: of single steps the authors published their ratios, and densities.
     """
     if not isinstance(view, RunsView):
-        raise no_numbers(view, "energies of single steps; draw density_energy from the runs of a preset")
+        raise no_numbers(view, "energies of single steps; the authors published their ratios (figure energy_ratio)")
     measured = {setting: points_of(view, setting) for setting in view.settings}
     measured = {setting: points for setting, points in measured.items() if len(points)}
     figure, panels = new_figure(len(measured), len(PANELS), 2.3, sharey="row", sharex=True)

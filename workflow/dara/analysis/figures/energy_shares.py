@@ -1,81 +1,71 @@
-"""The sparse reward's share of the advantage energy, before the method and after it, and its parts by sign."""
+"""The sparse reward's share of the advantage energy, before the method and after it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from dara.analysis.crossing import WINDOW
-from dara.analysis.figures.look import (
-    INK,
-    Look,
-    legend_below,
-    look_of,
-    method_handles,
-    new_figure,
-    step_axis,
-    styled,
-)
+from dara.analysis.figures.look import draw_band, legend_below, look_of, method_handles, new_figure, step_axis, styled
 from dara.analysis.selection import rows_of
 from dara.analysis.view import View
 from dara.analysis.view_runs import RunsView, curve_over_runs, no_numbers
 
-BEFORE = (0, (3, 1.5))
-"""Line style of what is before the method."""
-
-PANELS = {
-    "whole share": ("share_before", "share_after"),
-    "part of positive advantages": ("positive_before", "positive_after"),
-    "part of negative advantages": ("negative_before", "negative_after"),
-}
+COLUMNS = {"before": "before the method (z-scores)", "after": "after the method (contributions)"}
+PARTS = ("share", "positive", "negative")
 
 
 @styled
 def draw(view: View) -> Figure:
-    """A row of panels a setting: the share, and its parts of positive and of negative advantages, which add up to it.
+    """A row of two panels a setting: the share in the z-scores, and in what the method contributes.
 
-    All are fractions of the energy of all rewards, averaged over the last WINDOW steps of a run (near saturation a step
-    has one active group or none, and its share jumps); dashed of the z-scores, solid of what the method contributes.
-    Medians over runs, with a 25 to 75 % band on the solid line.
-    ValueError where there are no energies; only own runs have them by sign.
+    Fractions of the energy of all rewards, averaged over the last WINDOW steps of a run (near saturation a step has one
+    active group or none, and its share jumps); medians over runs, with a 25 to 75 % band.
+    ValueError where there are no energies; only own runs have those of single steps.
     """
+    return draw_shares(view, {"share": "share of {} in the energy"}, "energies of single steps")
+
+
+def draw_shares(view: View, parts: Mapping[str, str], what: str) -> Figure:
+    """A row of panels a setting and part (of `PARTS`, with its name, in which {} is the sparse reward)."""
     if not isinstance(view, RunsView):
-        raise no_numbers(view, "energies of single steps by sign; they are computed from the rewards of own runs")
+        raise no_numbers(view, f"{what}; they are computed from the rewards of own runs")
     experiment, selection = view.experiment, view.selection
     energies = rows_of(selection, view.frames, "energies", "energies")
-    shares = _trailing_means(parts_by_sign(energies, experiment.sparse_reward))
+    shares = _trailing_means(shares_by_sign(energies, experiment.sparse_reward))
     if shares.empty:
         raise ValueError(
             f"experiment {experiment.experiment}: the frame `energies` has no row "
             f"of the reward {experiment.sparse_reward!r}"
         )
-    settings = [setting for setting in view.settings if len(selection.of_setting(shares, setting))]
-    figure, panels = new_figure(len(settings), len(PANELS), 2.1, sharex="row", sharey=True)
-    for row, setting in zip(panels, settings, strict=True):
+    rows = [
+        (setting, part) for setting in view.settings for part in parts if len(selection.of_setting(shares, setting))
+    ]
+    figure, panels = new_figure(len(rows), len(COLUMNS), 1.9, sharex="row", sharey=True)
+    for place, (row, (setting, part)) in enumerate(zip(panels, rows, strict=True)):
         chosen = selection.of_setting(shares, setting)
-        last = int(chosen["step"].max())
-        for axes, (title, (before, after)) in zip(row, PANELS.items(), strict=True):
-            for place, method in enumerate(view.methods):
-                rows = chosen[chosen["method"] == method]
-                _draw_pair(axes, rows, before, after, look_of(method, view.entries), place, last)
-            axes.set_title(title)
-            axes.set_ylim(bottom=-0.015)  # a line at 0 stays whole
-            step_axis(axes, last)
+        for axes, (when, title) in zip(row, COLUMNS.items(), strict=True):
+            for method in view.methods:
+                curve = curve_over_runs(chosen[chosen["method"] == method], f"{part}_{when}")
+                draw_band(axes, curve, look_of(method, view.entries))
+            axes.set_title(title if place == 0 else "")
+            step_axis(axes, int(chosen["step"].max()), label=place == len(rows) - 1)
         label = view.setting_label(setting)
-        name = f"share of {experiment.sparse_reward} in the energy\n(trailing mean, {WINDOW} steps)"
+        name = parts[part].format(experiment.sparse_reward)
         row[0].set_ylabel(f"{label}\n{name}" if label else name)
-    note = view.curve_note(f"density/{experiment.sparse_reward}")
-    legend_below(figure, _handles(view, set(shares["method"])), columns=6, note=note)
+    panels[0, 0].set_ylim(bottom=-0.015)  # a line at 0 stays whole; shared, so only when all curves are drawn
+    note = f"{view.curve_note(f'density/{experiment.sparse_reward}')}, of means over the last {WINDOW} steps of a run"
+    legend_below(figure, method_handles(view, set(shares["method"]), marked=False), columns=6, note=note)
     return figure
 
 
-def parts_by_sign(energies: pd.DataFrame, reward: str) -> pd.DataFrame:
+def shares_by_sign(energies: pd.DataFrame, reward: str) -> pd.DataFrame:
     """The rows of `reward`, with its positive and negative energy as shares of all rewards' energy at that step.
 
-    Adds positive_before, negative_before (z-scores) and positive_after, negative_after (contributions); a share of
-    no energy is undefined (NaN).
+    Adds positive_before, negative_before (z-scores) and positive_after, negative_after (contributions), which add up to
+    share_before and share_after; a share of no energy is undefined (NaN).
     """
     columns = {"before": ("energy_pos", "energy_neg"), "after": ("contributed_pos", "contributed_neg")}
     energies = energies.copy()
@@ -91,25 +81,6 @@ def parts_by_sign(energies: pd.DataFrame, reward: str) -> pd.DataFrame:
 def _trailing_means(shares: pd.DataFrame) -> pd.DataFrame:
     """The shares averaged over the last WINDOW steps (fewer at the start) of each run, undefined ones left out."""
     shares = shares.sort_values(["run_id", "step"])
-    names = [name for pair in PANELS.values() for name in pair]
+    names = [f"{part}_{when}" for part in PARTS for when in COLUMNS]
     means = shares.groupby("run_id")[names].rolling(WINDOW, min_periods=1).mean()
     return shares.assign(**means.droplevel(0))
-
-
-def _draw_pair(axes: Axes, rows: pd.DataFrame, before: str, after: str, look: Look, place: int, last: int) -> None:
-    """Dashed before and solid after; here the marker tells the methods apart, staggered so that they do not cover."""
-    gap = max(1, last // 6)
-    every = (place * gap // 4, gap)
-    curve = curve_over_runs(rows, before)
-    axes.plot(curve.index, curve["middle"], color=look.color, linestyle=BEFORE, linewidth=0.9)
-    curve = curve_over_runs(rows, after)
-    axes.fill_between(curve.index, curve["low"], curve["high"], color=look.color, alpha=0.13, linewidth=0)
-    axes.plot(curve.index, curve["middle"], color=look.color, marker=look.marker, markevery=every, markersize=3.5)
-
-
-def _handles(view: View, drawn: set[str]) -> list[Line2D]:
-    """A marker a method, and what the two line styles mean."""
-    handles = method_handles(view, drawn, marked=True, line="-")
-    handles.append(Line2D([], [], color=INK, linestyle=BEFORE, linewidth=0.9, label="before (z-scores)"))
-    handles.append(Line2D([], [], color=INK, label="after the method"))
-    return handles

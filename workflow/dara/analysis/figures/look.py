@@ -23,6 +23,7 @@ from dara.config import MethodEntry
 PAGE_WIDTH = 7.0  # inches: two columns
 INK = "#333333"
 NOTE_WIDTH = 120  # characters of 7 pt on a page
+HANDLE_WIDTH = 9  # the same, of a legend's sample of a line and the room beside it
 LINESTYLES = ["-", (0, (5, 1.2)), (0, (8, 1, 2, 1)), (0, (9, 2)), (0, (1.2, 0.9)), (0, (4, 1, 1, 1, 1, 1))]
 MARKERS = ["o", "s", "P", "D", "v", "^", "X", "<", ">", "*"]
 
@@ -90,17 +91,29 @@ def method_handles(
 def legend_below(
     figure: Figure, handles: list, columns: int, labels: list[str] | None = None, note: str | None = None
 ) -> None:
-    """A legend under the panels, outside of the data; at most `columns` entries a line, spread evenly over the lines.
+    """A legend under the panels, outside of the data; at most `columns` entries a line, spread evenly over the lines,
+    and fewer where their labels are long.
 
     labels: needed where a handle is a tuple of artists drawn over each other. note: what the curves are, as a line
     of text above the entries.
     """
     labels = labels or [handle.get_label() for handle in handles]
-    lines = -(-len(handles) // columns)
+    widths = [len(label) + HANDLE_WIDTH for label in labels]
+    ncols = next((n for n in range(columns, 1, -1) if _legend_width(widths, n) <= NOTE_WIDTH), 1)
     title = textwrap.fill(f"{note[0].upper()}{note[1:]}", NOTE_WIDTH) if note else None
     figure.legend(
-        handles, labels, loc="outside lower center", ncols=-(-len(handles) // lines), title=title, title_fontsize=7
+        handles, labels, loc="outside lower center", ncols=_even(len(handles), ncols), title=title, title_fontsize=7
     )
+
+
+def _even(entries: int, columns: int) -> int:
+    """Columns that spread the entries evenly over as many lines as `columns` need."""
+    return -(-entries // -(-entries // columns))
+
+
+def _legend_width(widths: list[int], columns: int) -> int:
+    """Characters of the widest entries of the columns, which are filled from top to bottom as Matplotlib does."""
+    return sum(int(column.max()) for column in np.array_split(widths, _even(len(widths), columns)))
 
 
 def joined_notes(notes: Mapping[str, str]) -> str:

@@ -14,6 +14,8 @@ from dara.analysis.view import Estimate, Setting, View
 PUBLISHED = "published"
 BASE = "base"
 BASE_LABEL = "Base"
+PUBLISHED_STEPS = 100
+"""Steps of the authors' trainings for which they print scores."""
 RAW = ("low", "high", "sd", "n")
 """Raw columns beside the value of each metric: `<metric>_low`, ..."""
 
@@ -29,8 +31,8 @@ def is_published(view: View) -> bool:
 def steps_at(view: View, metrics: Sequence[str], at: int) -> dict[Setting, int | None]:
     """The step to compare at, of each setting that has scores there.
 
-    Of the published that is step `at`. Of ours it is the scored step nearest to `at` percent of the planned steps (the
-    authors' tool-calling trainings have 100 steps, so that both are the same share); of two equally near the earlier.
+    Of the published that is step `at`. Of ours it is the scored step nearest to it; of a training that is shorter than
+    the authors' `PUBLISHED_STEPS`, nearest to the same share of it. Of two equally near the earlier.
 
     Raises:
         ValueError: no setting has one of these metrics at such a step.
@@ -44,7 +46,8 @@ def steps_at(view: View, metrics: Sequence[str], at: int) -> dict[Setting, int |
         scored = [set(view.curve(metric, method, setting).index) for metric in metrics for method in view.methods]
         common = set.intersection(*[found for found in scored if found] or [set()])
         if common:
-            steps[setting] = min(common, key=lambda step: (abs(step - at * view.budget(setting) / 100), step))
+            wanted = at * min(1.0, view.budget(setting) / PUBLISHED_STEPS)
+            steps[setting] = min(common, key=lambda step: (abs(step - wanted), step))
     if not steps:
         where = f"at step {at}" if is_published(view) else "that all methods have at one step"
         raise no_numbers(view, f"no score ({', '.join(metrics)}) {where}")
@@ -197,12 +200,23 @@ def step_note(view: View, steps: Steps, at: int) -> str:
     each = {setting: f"{name_of(setting)}: step {step} of {view.budget(setting)}" for setting, step in steps.items()}
     texts = {text.split(": ")[1] for text in each.values()}
     where = texts.pop() if len(texts) == 1 else "; ".join(each.values())
-    return f"The scored step nearest to {at} % of training: {where}."
+    if not _shorter(view, steps):
+        return f"Scores at the scored step nearest to {at}: {where}."
+    return f"Scores at the scored step nearest to {at} of {PUBLISHED_STEPS} steps as a share of the training: {where}."
+
+
+def step_name(view: View, steps: Steps, at: int) -> str:
+    """`step 60`, or `60 % of training` where ours is shorter than the authors'."""
+    return f"{at} % of training" if not is_published(view) and _shorter(view, steps) else f"step {at}"
 
 
 def no_numbers(view: View, what: str) -> ValueError:
     """The error of a source that lacks what a table shows."""
     return ValueError(f"source {view.source}, experiment {view.experiment.experiment}: {what}")
+
+
+def _shorter(view: View, steps: Steps) -> bool:
+    return any(view.budget(setting) < PUBLISHED_STEPS for setting in steps)
 
 
 def _any_score(view: View, metrics: Sequence[str], setting: Setting, step: int | None) -> bool:

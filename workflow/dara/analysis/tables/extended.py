@@ -13,7 +13,7 @@ def build(view: View, at: int = 100) -> Table:
 
     Args:
         view: an experiment on math.
-        at: the published step; of ours, percent of training (`steps_at`).
+        at: the published step; of a shorter training of ours, the same share of it (`steps_at`).
 
     Raises:
         ValueError: the source has no math score at that step.

@@ -34,7 +34,7 @@ def build(view: View, at: int = 100) -> Table:
 
     Args:
         view: an experiment with both methods of a pair at least.
-        at: of ours, percent of training (`steps_at`); the authors do not say at which step their scores are.
+        at: the step of ours (`steps_at`); the authors do not say at which step their scores are.
 
     Returns:
         The rows of the differences have the method `<adaptive>-<fixed>`; of ours _low and _high are the t interval

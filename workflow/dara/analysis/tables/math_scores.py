@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dara.analysis.tables.at_step import is_published, score_table, step_note, steps_at
+from dara.analysis.tables.at_step import is_published, score_table, step_name, step_note, steps_at
 from dara.analysis.tables.render import Table
 from dara.analysis.tables.side_by_side import scores_side_by_side
 from dara.analysis.view import View
@@ -26,13 +26,13 @@ def build(view: View, at: int = 50) -> Table:
 
     Args:
         view: an experiment on math.
-        at: the published step; of ours, percent of training (`steps_at`).
+        at: the published step; of a shorter training of ours, the same share of it (`steps_at`).
 
     Raises:
         ValueError: the source has no math score at that step.
     """
     steps = steps_at(view, list(METRICS), at)
-    named = f"step {at}" if is_published(view) else f"{at} % of training"
+    named = step_name(view, steps, at)
     notes = [meaning_note(METRICS), step_note(view, steps, at), NO_BOLD_NOTE if is_published(view) else BOLD_NOTE]
     return score_table(view, METRICS, steps, f"Math scores at {named}", notes, BETTER)
 

@@ -284,7 +284,7 @@ def _score_notes(ours: View, published: View, metrics: Mapping[str, str], at: in
         return []
     return [
         f"{', '.join(metrics.values())}: held-out scores, mean over seeds [{100 * LEVEL:g} % Student's t; none was "
-        f"published], ours at step {step} of {ours.budget(ours.settings[0])} (the scored step nearest to {at} %), "
+        f"published], ours at step {step} of {ours.budget(ours.settings[0])} (docs/statistics.md), "
         f"published at step {at}; differences in percentage points."
     ]
 

@@ -36,7 +36,7 @@ def build(view: View, at: int = 100) -> Table:
 
     Args:
         view: the experiment with three rewards; the runs with two are those of the experiment `tool_main`.
-        at: the published step; of ours, percent of training (`steps_at`).
+        at: the published step; of a shorter training of ours, the same share of it (`steps_at`).
 
     Returns:
         Raw columns: for each metric <metric>_2, <metric>_3 and <metric>_difference (three minus two), fractions;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dara.analysis.tables.at_step import Steps, is_published, score_table, step_note, steps_at
+from dara.analysis.tables.at_step import Steps, score_table, step_name, step_note, steps_at
 from dara.analysis.tables.render import Table
 from dara.analysis.tables.side_by_side import scores_side_by_side
 from dara.analysis.view import View
@@ -25,14 +25,14 @@ def build(view: View, at: int = 100) -> Table:
 
     Args:
         view: an experiment on tool calling.
-        at: the published step; of ours, percent of training (`steps_at`).
+        at: the published step; of a shorter training of ours, the same share of it (`steps_at`).
 
     Raises:
         ValueError: the source has no average score at that step.
     """
     steps = steps_at(view, list(AVERAGES), at)
     metrics = _metrics(view, steps)
-    named = f"step {at}" if is_published(view) else f"{at} % of training"
+    named = step_name(view, steps, at)
     return score_table(
         view,
         metrics,

@@ -1,0 +1,139 @@
+"""Scores at the end with their intervals: which runs, at which step, and that the numbers are those of the functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dara.analysis import hierarchical_interval, metric_differences, t_interval
+from dara.analysis.records import Run
+from dara.analysis.score_intervals import METRICS, differences, score_intervals_frame
+from dara.analysis.tables import final_scores
+from dara.evaluation.score import read_scores, summarise
+
+BENCHMARKS = {"math": ["laptop_math"]}
+COLUMNS = "case,category,sample,strict,strict_or_numeric,math_verify,exceed,joint,truncated,n_tokens,outcome"
+
+
+@dataclass(frozen=True)
+class Named:
+    name: str
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The fields of a specification that scores are grouped by."""
+
+    task: str
+    model: Named
+    method: Named
+    group_size: int
+    seed: int
+    repeat: int = 0
+
+
+class Study:
+    """Runs with score files; `right` are the questions (of 12) that a checkpoint answers."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.runs: dict[str, Run] = {}
+
+    def add(self, method: str, seed: int, right: dict[int, int], outcome: str | None = "completed") -> str:
+        name = f"{method}-{seed}"
+        spec = Spec("math", Named("tiny"), Named(method), 8, seed)
+        self.runs[name] = Run(name, self.root / name, spec, outcome, 20, tuple(sorted(right)))
+        for step, count in right.items():
+            rows = [f"c{q:02},laptop_math,0,{int(q < count)},{int(q < count)},{int(q < count)},0,1,0,9,scored"
+                    for q in range(12)]  # fmt: skip
+            path = self.root / name / f"step_{step}" / "laptop_math.csv"
+            path.parent.mkdir(parents=True)
+            path.write_text("\n".join([COLUMNS, *rows]) + "\n")
+        return name
+
+    def frame(self, experiments: dict[str, list[str]] | None = None):
+        directories = {name: self.root / name for name in self.runs}
+        frame = score_intervals_frame(self.runs, directories, experiments or {"main": list(self.runs)}, BENCHMARKS)
+        return frame.set_index(["experiment", "metric", "method", "baseline"])
+
+    def metrics(self, method: str, step: int, metric: str = "acc") -> dict:
+        found = {}
+        for name, run in self.runs.items():
+            if run.spec.method.name == method:
+                path = self.root / name / f"step_{step}" / "laptop_math.csv"
+                found[run.spec.seed, 0] = summarise(read_scores(path, "laptop_math"), "laptop_math")[metric]
+        return found
+
+
+@pytest.fixture
+def study(tmp_path) -> Study:
+    made = Study(tmp_path)
+    for seed, ours, theirs in ((100, 6, 5), (101, 9, 4), (102, 3, 6)):
+        made.add("dara_sym", seed, {10: 1, 20: ours})
+        made.add("gdpo", seed, {10: 2, 20: theirs})
+    return made
+
+
+def test_a_score_has_the_mean_over_seeds_and_both_intervals(study):
+    row = study.frame().loc[("main", "acc", "dara_sym", "")]
+    assert (row["value"], row["step"], row["n_seeds"], row["n_questions"]) == (0.5, 20, 3, 12)
+    over_seeds = t_interval([0.25, 0.5, 0.75])
+    assert (row["t_low"], row["t_high"]) == (pytest.approx(over_seeds.low), pytest.approx(over_seeds.high))
+    key = ("score_intervals", "math", "laptop_math", "tiny", "G=8", "step 20", "acc", "dara_sym")
+    both = hierarchical_interval(study.metrics("dara_sym", 20), key=key, shared=True)
+    assert (row["low"], row["high"]) == (pytest.approx(both.low), pytest.approx(both.high))
+    assert row["low"] < 0.25 < 0.75 < row["high"]  # wider than the seeds alone
+
+
+def test_a_difference_is_paired_in_seeds_and_questions(study):
+    frame = study.frame()
+    row = frame.loc[("main", "acc", "dara_sym", "gdpo")]
+    assert row["value"] == pytest.approx((1 + 5 - 3) / 36)
+    over_seeds = t_interval([1 / 12, 5 / 12, -3 / 12])
+    assert (row["t_low"], row["t_high"]) == (pytest.approx(over_seeds.low), pytest.approx(over_seeds.high))
+    key = ("score_intervals", "math", "laptop_math", "tiny", "G=8", "step 20", "acc", "dara_sym-gdpo")
+    paired = metric_differences(study.metrics("dara_sym", 20), study.metrics("gdpo", 20))
+    both = hierarchical_interval(paired, key=key, shared=True)
+    assert (row["low"], row["high"]) == (pytest.approx(both.low), pytest.approx(both.high))
+    assert ("main", "acc", "gdpo", "dara_sym") not in frame.index
+    equal = frame.loc[("main", "exceed", "dara_sym", "gdpo")]
+    assert (equal["value"], equal["low"], equal["high"]) == (0, 0, 0)
+
+
+def test_runs_that_diverged_or_are_missing_are_left_out_and_the_step_is_common_to_the_others(study):
+    study.add("grpo", 100, {10: 12}, outcome="diverged")
+    study.add("grpo", 101, {}, outcome=None)
+    study.add("dara_asym", 100, {10: 12})
+    frame = study.frame()
+    assert "grpo" not in frame.index.get_level_values("method")
+    assert set(frame["step"]) == {10}
+    row = frame.loc[("main", "acc", "dara_asym", "")]
+    assert (row["value"], row["n_seeds"]) == (1, 1)
+    assert row[["t_low", "t_high", "low", "high"]].isna().all()
+
+
+def test_runs_without_a_common_step_have_no_row(study):
+    study.add("grpo", 100, {15: 3})
+    assert study.frame().empty
+
+
+def test_experiments_that_share_runs_have_the_same_interval_and_order_does_not_matter(study):
+    names = list(study.runs)
+    first = study.frame({"main": names, "second": names[::-1]})
+    columns = ["value", "t_low", "t_high", "low", "high"]
+    assert first.loc["main", columns].equals(first.loc["second", columns])
+    study.runs = dict(reversed(study.runs.items()))
+    assert study.frame({"second": names, "main": names}).equals(first)
+
+
+def test_what_is_compared():
+    assert differences(["grpo", "gdpo", "dara_sym"]) == [("grpo", "gdpo"), ("dara_sym", "gdpo")]
+    assert differences(["dara_asym", "static_asym", "static_sym"]) == [("dara_asym", "static_asym")]
+    assert differences(["grpo"]) == []
+
+
+def test_the_scores_are_those_of_the_table_of_final_scores():
+    for task, metrics in METRICS.items():
+        assert tuple(final_scores.METRICS[task]) == metrics

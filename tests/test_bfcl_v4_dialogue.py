@@ -1,0 +1,135 @@
+"""The driver of dialogues: when a turn ends, what goes into the history, and when a case is stopped."""
+
+import json
+from typing import Any
+
+import pytest
+
+from bfcl_v4_fakes import ScriptedSampler, real_cases
+from dara.evaluation import bfcl_v4
+from dara.evaluation.multi_turn import dialogue, one_request
+from dara.evaluation.records import Response
+from dara.evaluation.samplers import OVERFLOW
+from dara.evaluation.scheduling import request_seed, run_programs
+
+TURNS = [[{"role": "user", "content": "one"}], [{"role": "user", "content": "two"}]]
+SAID = Response("<think> done </think>\n<response> done </response>", 5, True)
+
+
+def calling(*calls: tuple[str, dict[str, Any]], finished: bool = True) -> Response:
+    lines = "\n".join(json.dumps({"name": name, "parameters": parameters}) for name, parameters in calls)
+    return Response(f"<think> t </think>\n<tool_call>\n{lines}\n</tool_call>", 10, finished)
+
+
+class Recorder:
+    """An executor that writes down what it is asked for."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def execute(self, case_id: str, calls: list[dict[str, Any]]) -> list[str]:
+        self.seen.append((case_id, calls))
+        return [f"result {len(self.seen)}.{number}" for number, _ in enumerate(calls)]
+
+    def forget(self, case_id: str) -> None:
+        self.seen.append((case_id, "forget"))
+
+
+def play(answers: list[Response], max_steps: int = 20) -> tuple[Response, list[list[dict[str, str]]], Recorder]:
+    """What is kept of a case that is answered so, the prompts it made, and its executor."""
+    executor, prompts = Recorder(), []
+    program = dialogue("case", TURNS, list, executor, max_steps)
+    prompts.append(next(program))
+    for answer in answers[:-1]:
+        prompts.append(program.send(answer))
+    with pytest.raises(StopIteration) as end:
+        program.send(answers[-1])
+    return end.value.value, prompts, executor
+
+
+def test_a_turn_goes_on_while_there_are_calls_and_results_are_shown() -> None:
+    first = calling(("cd", {"folder": "it's"}), ("ls", {}))
+    kept, prompts, executor = play([first, SAID, SAID])
+    assert kept == Response("", 20, True, ((first.text, SAID.text), (SAID.text,)), None)
+    assert prompts[1] == [
+        TURNS[0][0],
+        {"role": "assistant", "content": first.text},
+        {"role": "tool", "name": """cd(folder="it's")""", "content": "result 2.0"},
+        {"role": "tool", "name": "ls()", "content": "result 2.1"},
+    ]
+    assert prompts[2] == [*prompts[1], {"role": "assistant", "content": SAID.text}, TURNS[1][0]]
+    calls = [{"cd": {"folder": "it's"}}, {"ls": {}}]
+    assert executor.seen == [("case", "forget"), ("case", calls), ("case", "forget")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "no call", "<tool_call>\nnot json\n</tool_call>", '<tool_call>\n{"name": "None", "parameters": {}}\n</tool_call>',
+     '<tool_call>\n{"name": "__import__(\'os\').system", "parameters": {"x": 1}}\n</tool_call>'],
+)  # fmt: skip
+def test_an_output_without_a_readable_call_ends_the_turn(text: str) -> None:
+    kept, _, executor = play([Response(text, 1, True), SAID])
+    assert kept.turns == ((text,), (SAID.text,))
+    assert executor.seen == [("case", "forget")] * 2
+
+
+def test_too_many_steps_in_a_turn_end_the_case_as_in_the_official_driver() -> None:
+    again = calling(("ls", {}))
+    kept, _, _ = play([again] * 4, max_steps=3)
+    assert kept.turns == ((again.text,) * 4,)
+    assert kept.stopped == "step_limit"
+    assert kept.n_tokens == 40
+    within, _, _ = play([again] * 3 + [SAID] + [again] * 3 + [SAID], max_steps=3)  # the count is a turn's own
+    assert within.stopped is None
+    assert [len(turn) for turn in within.turns] == [4, 4]
+
+
+def test_no_room_for_another_output_is_kept_as_the_models_failure() -> None:
+    first = calling(("ls", {}))
+    kept, _, _ = play([first, OVERFLOW])
+    assert kept == Response("", 10, False, ((first.text,),), "context_overflow")
+    at_once, _, _ = play([OVERFLOW])
+    assert at_once == Response("", 0, False, ((),), "context_overflow")
+
+
+def test_one_truncated_output_makes_the_case_truncated() -> None:
+    kept, _, _ = play([calling(("ls", {}), finished=False), SAID, SAID])
+    assert not kept.finished
+    assert kept.outputs == [calling(("ls", {})).text, SAID.text, SAID.text]
+
+
+def test_many_programs_run_side_by_side_and_end_in_any_order() -> None:
+    sampler = ScriptedSampler(lambda prompt, n: prompt.upper(), capacity=3)
+    waiting = [((f"case{i}", 0), lambda i=i: one_request(f"prompt {i}")) for i in range(10)]
+    ended = run_programs(iter(waiting), sampler.session(None, None), sampler, seed=5)
+    kept = dict(place_and_response for some in ended for place_and_response in some)
+    assert {place: response.text for place, response in kept.items()} == {
+        (f"case{i}", 0): f"PROMPT {i}" for i in range(10)
+    }
+    assert sorted(sampler.seeds) == sorted(request_seed(5, (f"case{i}", 0), 0) for i in range(10))
+
+
+def test_seeds_of_requests_differ_and_do_not_depend_on_what_ran_before() -> None:
+    seeds = {request_seed(0, (case, sample), step) for case in "abcde" for sample in range(4) for step in range(4)}
+    assert len(seeds) == 80
+    assert all(0 <= seed < 2**31 for seed in seeds)
+    assert request_seed(0, ("a", 0), 1) == request_seed(0, ("a", 0), 1) != request_seed(1, ("a", 0), 1)
+
+
+def test_the_tools_of_a_case_are_really_executed_and_keep_their_state() -> None:
+    case = next(one for one in real_cases(14) if one.category == "multi_turn_base")
+    answers = [calling(("pwd", {})), calling(("cd", {"folder": "document"})), calling(("pwd", {}))]
+    answers += [SAID] * len(case.question["question"])
+    with bfcl_v4.programs([case], 20) as program:
+        running = program(case)
+        prompts = [next(running), *map(running.send, answers[:-1])]
+        with pytest.raises(StopIteration) as end:
+            running.send(answers[-1])
+    assert len(end.value.value.turns) == len(case.question["question"])
+    shown = prompts[3][1]["content"]
+    assert 'the tool call pwd(). Execution returns: {"current_working_directory": ' in shown
+    assert (
+        'the tool call cd(folder=\'document\'). Execution returns: {"current_working_directory": "document"} </obs>'
+        in shown
+    )
+    assert shown.count('Execution returns: {"current_working_directory": ') == 3

@@ -1,0 +1,229 @@
+"""Generation of BFCL-v4, response by response: kills, resuming, identity, and a whole way to a table."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import dara.evaluation.generate as generate
+from bfcl_v4_fakes import OracleSampler, ScriptedSampler, benchmark, real_cases
+from dara.data.hub import Fetch
+from dara.evaluation import bfcl_v4
+from dara.evaluation.generate import generate_checkpoints
+from dara.evaluation.oracle import oracle_response
+from dara.evaluation.partial import PartialResponses, partial_path
+from dara.evaluation.records import Response, read_responses
+from dara.evaluation.score import identity_path, responses_path
+from dara.evaluation.standalone import evaluate_model, model_directory, paper_settings
+from evaluation_fakes import write_checkpoints
+
+SAID = "<think> I cannot. </think>\n<response> No. </response>"
+CASES = 14
+
+
+@pytest.fixture(autouse=True)
+def few_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read the cases once; they are the same in every test."""
+    cases = real_cases(CASES)
+    monkeypatch.setattr(bfcl_v4, "load_cases", lambda name, folder: cases)
+
+
+def run(folder: Path, sampler: ScriptedSampler, **changes: object) -> Path:
+    """Responses of one checkpoint; the path of their file."""
+    checkpoint = folder / "step_0"
+    checkpoints = {0: checkpoint} if checkpoint.is_dir() else write_checkpoints(folder, [0])
+    out = folder / "scores" / "run"
+    generate_checkpoints(checkpoints, benchmark(**changes), bfcl_v4.data_directory(), out, make_sampler=sampler)
+    return responses_path(out, 0, "bfcl_v4")
+
+
+def test_every_case_is_asked_and_kept_in_the_order_of_the_cases(tmp_path: Path) -> None:
+    path = run(tmp_path, ScriptedSampler(lambda prompt, n: SAID))
+    rows = read_responses(path, real_cases(CASES), 1)
+    assert len(rows) == CASES
+    turns = {row.case: row.response.turns for row in rows}
+    assert [case for case, spoken in turns.items() if spoken is not None] == [
+        "multi_turn_base_0", "multi_turn_miss_func_0", "multi_turn_miss_param_0", "multi_turn_long_context_0"
+    ]  # fmt: skip
+    assert set(turns["multi_turn_base_0"]) == {(SAID,)}
+    assert not partial_path(path).exists()
+    identity = json.loads(identity_path(path.parent.parent, "bfcl_v4").read_text())
+    assert identity["versions"] == {"bfcl-eval": "2026.3.23", "prompt": 1}
+    assert (identity["max_steps"], identity["limit"], identity["max_context"]) == (20, CASES, None)
+    assert len(identity["cases"]) == 36
+
+
+def test_a_kill_loses_no_finished_case_and_none_is_made_twice(tmp_path: Path) -> None:
+    straight = run(tmp_path / "straight", ScriptedSampler(lambda prompt, n: f"{SAID} {len(prompt)}"))
+    total = ScriptedSampler(lambda prompt, n: "")
+    run(tmp_path / "count", total)
+
+    def dying(kind: type[BaseException], after: int) -> ScriptedSampler:
+        def answer(prompt: str, n: int) -> str:
+            if n == after:
+                raise kind
+            return f"{SAID} {len(prompt)}"
+
+        return ScriptedSampler(answer)
+
+    made = 0
+    for kind, after in ((KeyboardInterrupt, 4), (SystemExit, 0), (RuntimeError, 7)):
+        sampler = dying(kind, after)
+        with pytest.raises(kind):
+            run(tmp_path / "killed", sampler)
+        path = responses_path(tmp_path / "killed" / "scores" / "run", 0, "bfcl_v4")
+        assert not path.exists()
+        assert not identity_path(path.parent.parent, "bfcl_v4").exists()
+        kept = partial_path(path).read_text().splitlines()
+        assert len(kept) == len({json.loads(line)["case"] for line in kept}) >= made
+        made = len(kept)
+    assert made > 4
+    last = ScriptedSampler(lambda prompt, n: f"{SAID} {len(prompt)}")
+    path = run(tmp_path / "killed", last)
+    assert path.read_bytes() == straight.read_bytes()
+    assert last.answered < total.answered
+    again = ScriptedSampler(lambda prompt, n: "")
+    run(tmp_path / "killed", again)
+    assert again.answered == 0
+
+
+def test_a_partial_file_is_cut_at_its_last_whole_line_and_never_taken_for_a_finished_one(tmp_path: Path) -> None:
+    path = tmp_path / "step_0" / "bfcl_v4.jsonl.gz"
+    with PartialResponses(partial_path(path)) as work:
+        work.add("a", 0, Response("x", 1, True))
+        work.add("b", 0, Response("", 7, False, (("p", "q"), ()), "context_overflow"))
+        with pytest.raises(ValueError, match="case a, sample 0 is already there"):
+            work.add("a", 0, Response("y", 1, True))
+    whole = partial_path(path).read_bytes()
+    for torn in range(1, 12):
+        partial_path(path).write_bytes(whole[:-torn])
+        with PartialResponses(partial_path(path)) as work:
+            assert list(work.done) == [("a", 0)]
+        assert partial_path(path).read_bytes() == whole[: whole.index(b"\n") + 1]
+    partial_path(path).write_bytes(whole)
+    with PartialResponses(partial_path(path)) as work:
+        assert work.done["b", 0] == Response("", 7, False, (("p", "q"), ()), "context_overflow")
+    partial_path(path).write_bytes(whole + whole)
+    with pytest.raises(ValueError, match=r"partial, row 3: case a, sample 0 again; delete the file"):
+        PartialResponses(partial_path(path))
+    partial_path(path).write_bytes(b'{"case": "a"}\n')
+    with pytest.raises(ValueError, match="row 1: must be an object with case, sample"):
+        PartialResponses(partial_path(path))
+
+
+def test_partial_work_of_other_settings_is_not_mixed_in(tmp_path: Path) -> None:
+    def answer(prompt: str, n: int) -> str:
+        if n == 9:
+            raise KeyboardInterrupt
+        return "old"
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, ScriptedSampler(answer))
+    path = run(tmp_path, ScriptedSampler(lambda prompt, n: "new"), seed=1)
+    assert b"old" not in gzip.decompress(path.read_bytes())
+
+
+def test_gold_answers_go_through_the_dialogues_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is taken apart into outputs, its calls are really executed, and it comes together again."""
+    cases = real_cases(42)
+    monkeypatch.setattr(bfcl_v4, "load_cases", lambda name, folder: cases)
+    path = run(tmp_path, OracleSampler(cases), limit=42)
+    for row, case in zip(read_responses(path, cases, 1), cases, strict=True):
+        assert row.response == oracle_response(case)
+
+
+def test_several_samples_of_a_dialogue_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="samples is 2; bfcl_v4 has one trajectory a case"):
+        run(tmp_path, ScriptedSampler(lambda prompt, n: SAID), samples=2)
+
+
+CHILD = """
+    import sys, time
+    from pathlib import Path
+    from bfcl_v4_fakes import OracleSampler, ScriptedSampler, benchmark
+    from dara.evaluation import bfcl_v4
+    from dara.evaluation.generate import generate_checkpoints
+
+    folder, slow_after = Path(sys.argv[1]), int(sys.argv[2])
+
+    def answer(prompt, n):
+        if n == slow_after:
+            print("hanging", flush=True)
+            time.sleep(1000)
+        return f"said {len(prompt)}"
+
+    out = folder / "scores" / "run"
+    generate_checkpoints(
+        {0: folder / "step_0"}, benchmark(), bfcl_v4.data_directory(), out, make_sampler=ScriptedSampler(answer)
+    )
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_outright_goes_on_where_it_was(tmp_path: Path) -> None:
+    write_checkpoints(tmp_path, [0])
+    path = responses_path(tmp_path / "scores" / "run", 0, "bfcl_v4")
+
+    def child(slow_after: int) -> subprocess.Popen:
+        command = [sys.executable, "-c", textwrap.dedent(CHILD), str(tmp_path), str(slow_after)]
+        folders = os.pathsep.join(str(Path(module.__file__).parents[up]) for module, up in ((generate, 2),))
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join((folders, str(Path(__file__).parent)))}
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+    with child(slow_after=12) as killed:
+        assert killed.stdout.readline() == "hanging\n"
+        killed.send_signal(signal.SIGKILL)
+    assert not path.exists()
+    kept = partial_path(path).read_bytes()
+    assert kept.count(b"\n") >= 4
+    partial_path(path).write_bytes(kept + b'{"case": "multi_tu')  # as if the kill had come in the middle of a line
+    with child(slow_after=-1) as again:
+        assert again.wait() == 0
+    rows = read_responses(path, real_cases(CASES), 1)
+    assert len({row.case for row in rows}) == CASES
+    straight = run(tmp_path / "straight", ScriptedSampler(lambda prompt, n: f"said {len(prompt)}"))
+    assert straight.read_bytes() == path.read_bytes()
+
+
+def test_a_model_is_evaluated_without_the_workflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (checkpoint,) = write_checkpoints(tmp_path, [0]).values()
+    monkeypatch.setitem(generate.SAMPLERS, "transformers", ScriptedSampler(lambda prompt, n: SAID))
+    fetch = Fetch(cache=tmp_path / "hub", lock=tmp_path / "lock.yaml")
+    table = evaluate_model(
+        str(checkpoint), "bfcl_v4", limit=CASES, sampler="transformers", out=tmp_path / "out", fetch=fetch
+    )
+    assert f"{checkpoint} on bfcl_v4: 14 cases, 14 responses" in table
+    rows = {cells[1].strip(): cells[2].strip() for cells in (line.split("|") for line in table.splitlines()[2:])}
+    assert rows["average_format"] == "100.00 %"
+    assert rows["average_accuracy"] == "0.00 %"
+    assert rows["decode_error_rate"] == "100.00 %"
+
+
+def test_settings_are_the_papers_except_for_what_is_given() -> None:
+    settings = paper_settings("bfcl_v4", sampler="vllm")
+    assert (settings.samples, settings.batch_size, settings.max_context, settings.max_steps) == (1, 64, 32768, 20)
+    assert settings.sampling.model_dump() == {"temperature": 0.6, "top_p": 0.95, "max_response_tokens": 8192}
+    short = paper_settings("math_five", samples=2, max_response_tokens=100, batch_size=3)
+    assert (short.samples, short.sampling.max_response_tokens, short.batch_size, short.limit) == (2, 100, 3, None)
+    with pytest.raises(ValueError, match="--benchmark laptop_tools: must be one of bfcl_v4, math_five"):
+        paper_settings("laptop_tools")
+    with pytest.raises(ValueError, match="--sampler sglang: must be one of transformers, vllm"):
+        paper_settings("bfcl_v4", sampler="sglang")
+
+
+def test_a_model_is_a_directory_or_an_id_with_a_revision(tmp_path: Path) -> None:
+    revision = "0123456789abcdef" * 2 + "01234567"
+    name = "Qwen/Qwen2.5-1.5B-Instruct"
+    fetch = SimpleNamespace(model=lambda hub, commit: Path(hub) / commit)
+    assert model_directory(str(tmp_path), fetch) == tmp_path
+    assert model_directory(f"{name}@{revision}", fetch) == Path(name) / revision
+    for wrong in (name, "nowhere", f"{name}@{revision[:7]}"):
+        with pytest.raises(ValueError, match=r"no such directory; give one .* or OWNER/NAME@REVISION"):
+            model_directory(wrong, fetch)

@@ -1,0 +1,47 @@
+"""Drawing jobs: each is a process of its own, so it must not import what it does not need."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dara.analysis.figures import FIGURES
+from dara.analysis.modules import Modules
+from dara.analysis.tables import TABLES
+
+ROOT = Path(__file__).parents[1]
+HEAVY = ("torch", "transformers", "scipy.stats", "scipy.special", "matplotlib", "matplotlib.pyplot")
+
+
+def imported(directory: Path, kind: str, output: str) -> set[str]:
+    """Which of HEAVY a process has that draws a published table or figure."""
+    code = (
+        "import json, sys; from pathlib import Path; from dara.drawing import draw_published; "
+        f"draw_published(Path({str(ROOT)!r}), Path({str(directory)!r}), {kind!r}, {output!r}); "
+        f"print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize(
+    ("kind", "output", "needed"),
+    [("tables", "tool_step60", set()), ("figures", "heldout", {"matplotlib"})],
+)
+def test_a_job_imports_what_it_needs(kind, output, needed, tmp_path):
+    (tmp_path / "data").symlink_to(ROOT / "results/published/data")
+    assert imported(tmp_path, kind, output) == needed
+    assert (tmp_path / kind / f"{output}.{'md' if kind == 'tables' else 'svg'}").stat().st_size > 1000
+
+
+def test_every_listed_module_can_be_imported_and_no_other():
+    assert all(hasattr(module, "draw") for module in FIGURES.values())
+    assert all(hasattr(module, "build") or hasattr(module, "build_side_by_side") for module in TABLES.values())
+    assert len(TABLES) == len(list(TABLES))
+    assert "render" not in TABLES
+    with pytest.raises(KeyError):
+        Modules("dara.analysis.tables", "runs")["crossings"]

@@ -1,0 +1,120 @@
+"""The checkers of bfcl-eval 2026.3.23, without the models it brings.
+
+Its full installation needs 1.9 GB of packages that only serve other models; a stand-in for its table of models makes
+the checkers work without them. They are the real ones: `ast_checker` compares calls in Python, Java and JavaScript
+with possible answers, `multi_turn_checker` executes the calls of a dialogue and compares states and results with those
+of the gold calls. Only for worker processes: they are imported late, and write folders where they are told to.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from typing import Any
+
+from dara.evaluation.bfcl_calls import render_call
+
+CHECKER_VERSION = "2026.3.23"
+MODEL_NAME = "dara"  # the checker's key for its table of models; an underscore would be taken for a slash
+# A call of nothing: bfcl-eval answers that the name is not defined. It stands for calls that are not executed.
+UNKNOWN_CALL = "unknown_function()"
+# The checker fails with one of these on values that it does not expect, such as a number of 5,000 digits; no gold
+# answer is such a value.
+CHECKER_FAILS = (RecursionError, ValueError, TypeError, AttributeError, LookupError, NotImplementedError)
+
+Calls = list[dict[str, Any]]
+
+
+def check_version() -> None:
+    """RuntimeError if another version of bfcl-eval is installed."""
+    installed = metadata.version("bfcl-eval")
+    if installed != CHECKER_VERSION:
+        raise RuntimeError(f"bfcl-eval {installed} is installed; the scores are defined by {CHECKER_VERSION}")
+
+
+def stand_in() -> None:
+    """Put a table of models with MODEL_NAME only where bfcl-eval looks for its own."""
+    module = types.ModuleType("bfcl_eval.constants.model_config")
+    module.MODEL_CONFIG_MAPPING = {MODEL_NAME: types.SimpleNamespace(underscore_to_dot=False)}
+    sys.modules[module.__name__] = module
+
+
+class SingleTurnChecker:
+    """Whether calls are a possible answer: `check(calls, {"functions", "answer", "category", "language"})`."""
+
+    def __init__(self) -> None:
+        check_version()
+        stand_in()
+        from bfcl_eval.constants.enums import Language
+        from bfcl_eval.eval_checker.ast_eval.ast_checker import ast_checker
+        from bfcl_eval.utils import is_function_calling_format_output
+
+        self._languages, self._check, self._is_calls = Language, ast_checker, is_function_calling_format_output
+
+    def __call__(self, calls: Calls, gold: Mapping[str, Any]) -> bool:
+        if not self._is_calls(calls):
+            return False
+        language = self._languages[gold["language"]]
+        try:
+            verdict = self._check(gold["functions"], calls, gold["answer"], language, gold["category"], MODEL_NAME)
+        except CHECKER_FAILS:
+            return False
+        return bool(verdict["valid"])
+
+
+class Tools:
+    """The tools of dialogues, executed by bfcl-eval's own function, which evaluates text: only ours reaches it."""
+
+    def __init__(self) -> None:
+        check_version()
+        stand_in()
+        from bfcl_eval.constants.executable_backend_config import CLASS_FILE_PATH_MAPPING
+        from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import multi_turn_checker
+        from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils import execute_multi_turn_func_call
+
+        self._check, self._execute, self._modules = multi_turn_checker, execute_multi_turn_func_call, {}
+        for name, path in CLASS_FILE_PATH_MAPPING.items():
+            if "." not in name and not name.startswith(("WebSearch", "Memory")):  # these need more packages
+                self._modules[name] = getattr(importlib.import_module(path), name)
+
+    def methods(self, classes: Sequence[str]) -> set[str]:
+        """The public methods of tool classes: all that a model may call."""
+        found: set[str] = set()
+        for name in classes:
+            members = inspect.getmembers(self._modules[name], inspect.isfunction)
+            found |= {method for method, _ in members if not method.startswith("_")}
+        return found
+
+    def execute(self, calls: Calls, entry: Mapping[str, Any], long_context: bool) -> list[str]:
+        """What the tools say to each call, in order; the state of the entry's tools stays in this process."""
+        methods = self.methods(entry["involved_classes"])
+        said = []
+        for call in calls:
+            text = render_call(call, methods)
+            if text is None:
+                said.append(_refusal(call))
+                continue
+            results, _ = self._execute(
+                [text], entry["initial_config"], entry["involved_classes"], MODEL_NAME, entry["id"], long_context
+            )
+            said += results
+        return said
+
+    def check(self, turns: Sequence[Sequence[Calls]], gold: Mapping[str, Any]) -> bool:
+        """Whether the calls of a dialogue (turns of steps of calls, none of them empty) do what the gold calls do."""
+        if len(turns) != len(gold["answer"]):  # the dialogue was stopped before its end
+            return False
+        methods = self.methods(gold["entry"]["involved_classes"])
+        rendered = [[[render_call(call, methods) or UNKNOWN_CALL for call in step] for step in turn] for turn in turns]
+        verdict = self._check(rendered, gold["answer"], dict(gold["entry"]), gold["category"], MODEL_NAME)
+        return bool(verdict["valid"])
+
+
+def _refusal(call: Mapping[str, Any]) -> str:
+    """What bfcl-eval says to a call of a name that it does not know."""
+    name = next(iter(call), "") if isinstance(call, Mapping) else ""
+    return f"Error during execution: name '{str(name).partition('.')[0][:200]}' is not defined"

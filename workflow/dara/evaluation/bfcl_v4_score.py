@@ -1,0 +1,163 @@
+"""BFCL-v4 as the paper scores it: 14 categories by the real checkers, the format of each output, the words of thought.
+
+Single-turn cases are compared with possible answers; dialogues are executed, each in a forked copy of the worker, so
+that no state goes from one to the next. A case's format is the mean over its outputs. A case that ran out of context or
+of steps is wrong, whatever was said before; its format counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dara.evaluation.bfcl_calls import decode_calls
+from dara.evaluation.bfcl_checkers import CHECKER_VERSION, SingleTurnChecker, Tools
+from dara.evaluation.bfcl_groups import CATEGORIES, GROUPS, NAMED_GROUPS, categories_of, grouped
+from dara.evaluation.isolation import Fork
+from dara.evaluation.records import Case, Metric, Response, plain_metric
+from dara.rewards import assistant_turn, evaluation_format, think_length, think_words
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dara.config import Benchmark
+
+SCORER = {"bfcl-eval": CHECKER_VERSION}
+FACTORY = "dara.evaluation.bfcl_v4_score:make_scorer"
+# Shares of outputs: format, think_length. Per case: the others; think_words is empty where no output has a think block.
+COLUMNS = (
+    *("case", "category", "sample", "accuracy", "format", "think_length", "think_words", "decode_error"),
+    *("truncated", "context_overflow", "step_limit", "n_tokens", "outcome"),
+)
+# What a case scores where its scorer did not end in time.
+UNSCORED = {"accuracy": 0, "format": 0.0, "think_length": 0.0, "think_words": "", "decode_error": 1}
+THINK_WORDS = 16  # the paper's limit; `length_limit` of the benchmark sets another
+
+
+def scorer_settings(benchmark: Benchmark) -> dict[str, Any]:
+    """Keyword arguments of the scorer."""
+    limit = THINK_WORDS if benchmark.length_limit is None else benchmark.length_limit
+    return {"think_limit": limit, "seconds": benchmark.seconds_per_case}
+
+
+def scorer_item(response: Response, case: Case) -> dict[str, Any]:
+    """What the scorer needs of a response and its case."""
+    turns = None if response.turns is None else [list(turn) for turn in response.turns]
+    return {"outputs": response.outputs, "turns": turns, "stopped": response.stopped is not None, **case.gold}
+
+
+def make_scorer(think_limit: float, seconds: float) -> Any:
+    """The scorer that runs in the worker process: an item of `scorer_item` -> parts of its scores.
+
+    Raises:
+        RuntimeError: another version of bfcl-eval is installed, or known answers do not get their known scores.
+    """
+    check_calls, tools = SingleTurnChecker(), Tools()
+
+    def score(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        outputs = [assistant_turn(output) for output in item["outputs"]]
+        yield {"format": evaluation_format(outputs), **_thought(outputs, think_limit)}
+        dialogue = "entry" in item
+        turns = item["turns"] if dialogue else [outputs[:1]]
+        steps = [[decode_calls(assistant_turn(step)) for step in turn] for turn in turns or []]
+        yield {"decode_error": int(all(calls is None for turn in steps for calls in turn))}
+        if item["stopped"]:
+            yield {"accuracy": 0}
+        elif dialogue:
+            made = [[calls for calls in turn if calls] for turn in steps]  # a step without a call ends a turn
+            yield {"accuracy": int(_in_copy(lambda _: tools.check(made, item), seconds))}
+        else:
+            yield {"accuracy": int(steps[0][0] is not None and check_calls(steps[0][0], item))}
+
+    _preflight(score)
+    return score
+
+
+def _thought(outputs: Sequence[str], limit: float) -> dict[str, Any]:
+    """Share of outputs whose think block is short enough, and the mean words of the blocks that are there."""
+    words = [count for count in map(think_words, outputs) if count is not None]
+    short = sum(think_length(output, limit) for output in outputs)
+    return {
+        "think_length": short / len(outputs) if outputs else 0.0,
+        "think_words": sum(words) / len(words) if words else "",
+    }
+
+
+def _in_copy(answer: Callable[[Any], bool], seconds: float) -> bool:
+    """`answer(None)`, given by a forked copy of this process."""
+    copy = Fork(answer)
+    try:
+        return copy.ask(None, seconds)
+    finally:
+        copy.end()
+
+
+def _preflight(score: Any) -> None:
+    """A decoder that finds nothing would score 0 without a word: known turns must get their known scores."""
+    value = {"type": "string", "description": "A city."}
+    function = {"name": "weather", "parameters": {"type": "dict", "properties": {"city": value}, "required": ["city"]}}
+    single = {"functions": [function], "answer": [{"weather": {"city": ["paris"]}}], "language": "PYTHON"}
+    entry = {"id": "multi_turn_base_preflight", "involved_classes": ["MathAPI"], "initial_config": {}}
+    dialogue = {"entry": entry, "answer": [["add(a=1,b=2)"]], "category": "multi_turn_base"}
+    call = '<think>t</think>\n<tool_call>\n{"name":"%s","parameters":%s}\n</tool_call>'
+    one, two = call % ("weather", '{"city":"paris"}'), call % ("add", '{"a":1,"b":2}')
+    known = [
+        ([one], {"turns": None, "category": "multiple", **single}, (1, 1, 0)),
+        ([one.replace("paris", "rome")], {"turns": None, "category": "multiple", **single}, (0, 1, 0)),
+        (["paris"], {"turns": None, "category": "multiple", **single}, (0, 0, 1)),
+        ([two, "done"], {"turns": [[two, "done"]], **dialogue}, (1, 0.5, 0)),
+        ([two.replace("2", "3")], {"turns": [[two.replace("2", "3")]], **dialogue}, (0, 1, 0)),
+    ]
+    for outputs, item, expected in known:
+        scores: dict[str, Any] = {}
+        for part in score({"outputs": outputs, "stopped": False, **item}):
+            scores |= part
+        if (scores["accuracy"], scores["format"], scores["decode_error"]) != expected:
+            raise RuntimeError(
+                f"the tool scorer gives {scores} to {outputs!r}; expected (accuracy, format, decode_error) {expected}"
+            )
+
+
+def score_row(response: Response, scores: Mapping[str, Any], length_limit: int | None) -> dict[str, Any]:
+    """The columns of a case from the parts that its scorer gave."""
+    return {
+        **UNSCORED,
+        **scores,
+        "truncated": int(not response.finished),
+        "context_overflow": int(response.stopped == "context_overflow"),
+        "step_limit": int(response.stopped == "step_limit"),
+    }
+
+
+def summarise(frame: pd.DataFrame, benchmark: str) -> dict[str, Metric]:
+    """Metrics of a score file; `frame` has COLUMNS, a row a response.
+
+    average_{accuracy,format,think_length}; {accuracy,format}/<group or category>; decode_error_rate, truncated_rate,
+    context_overflow_rate and step_limit_rate over all cases; think_words (no share: a number of words) over the cases
+    that have a think block, if there are any. An average or a group is there only when each of its categories has a
+    case, as after a first look at few cases it may not.
+
+    Raises:
+        ValueError: a category is none of the benchmark's.
+    """
+    metrics = {}
+    present = set(frame["category"])
+    unknown = sorted(present - set(CATEGORIES[benchmark]))
+    if unknown:
+        raise ValueError(f"category {unknown[0]!r} is none of {benchmark}; they are {', '.join(CATEGORIES[benchmark])}")
+    averages = {f"average_{column}": (column, GROUPS[benchmark]) for column in ("accuracy", "format", "think_length")}
+    named = NAMED_GROUPS[benchmark].items()
+    groups = {f"{column}/{name}": (column, group) for column in ("accuracy", "format") for name, group in named}
+    for name, (column, group) in {**averages, **groups}.items():
+        rows = frame[frame["category"].isin(categories_of(group))]
+        if present.issuperset(categories_of(group)):
+            metrics[name] = grouped(plain_metric(rows, column), group)
+    for column in ("accuracy", "format"):
+        for category, rows in frame.groupby("category", sort=True):
+            metrics[f"{column}/{category}"] = plain_metric(rows, column)
+    for column in ("decode_error", "truncated", "context_overflow", "step_limit"):
+        metrics[f"{column}_rate"] = plain_metric(frame, column)
+    thought = frame[frame["think_words"].astype(str) != ""]
+    if not thought.empty:
+        metrics["think_words"] = plain_metric(thought.astype({"think_words": float}), "think_words")
+    return metrics

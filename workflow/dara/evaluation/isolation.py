@@ -1,0 +1,158 @@
+"""What keeps hostile text inside its process: no network, limits, and a forked copy for each case.
+
+Everything here is asked of the kernel by the process about itself, so it needs no tool and no right. Where the kernel
+refuses a network namespace, the network stays reachable, and that is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import math
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any, Literal
+
+Network = Literal["isolated", "reachable"]
+
+MEMORY_BYTES = 2 * 1024**3  # above what a process needs once it has started
+ANSWER_BYTES = 64 * 1024**2
+# From Linux's headers.
+CLONE_NEWNET, CLONE_NEWUSER, PR_SET_PDEATHSIG = 0x40000000, 0x10000000, 1
+
+
+class ForkLost(RuntimeError):
+    """The copy gave no answer in time, was killed, or ran out of memory: the doing of what it was given."""
+
+
+def leave_network() -> Network:
+    """Move this process (before it has threads) into a network of its own, which has nothing in it."""
+    if sys.platform != "linux":
+        return "reachable"
+    libc = ctypes.CDLL(None, use_errno=True)
+    # A process with the right to do it stays the user it is; others need a user namespace.
+    if libc.unshare(CLONE_NEWNET) != 0 and libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
+        return "reachable"
+    # The namespace's own loopback is down; an interface besides it would be a way out.
+    return "isolated" if {name for _, name in socket.if_nameindex()} <= {"lo"} else "reachable"
+
+
+def limit_memory(extra: int = MEMORY_BYTES) -> None:
+    """At most `extra` bytes more than now, where the platform enforces it (Linux); no core files."""
+    if sys.platform != "linux":
+        return
+    import resource
+
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    _lower(resource.RLIMIT_AS, pages * resource.getpagesize() + extra)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def limit_processor_time(seconds: float) -> None:
+    """End this process when an item uses twice its time: a backstop for when nobody is left who would kill it."""
+    if os.name != "posix":
+        return
+    import resource
+
+    _lower(resource.RLIMIT_CPU, math.ceil(time.process_time() + 2 * seconds) + 1)
+
+
+def _lower(limit: int, value: int) -> None:
+    """Set the soft limit, so that it can be set again, and never above the hard one."""
+    import resource
+
+    _, hard = resource.getrlimit(limit)
+    if hard == resource.RLIM_INFINITY or value < hard:
+        resource.setrlimit(limit, (value, hard))
+
+
+def close_doors() -> None:
+    """From now on this process opens no file, socket or pipe, writes no file and starts no process.
+
+    Without a free descriptor even a program that it starts cannot load its libraries. What it has open stays usable.
+    """
+    import resource
+
+    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC, resource.RLIMIT_CORE):
+        resource.setrlimit(limit, (0, 0))
+
+
+class Fork:
+    """A forked copy of this process that answers questions; what it does to its state ends with it.
+
+    The copy cannot open anything, and ends with this process. `answer` gets and gives JSON values. To be used in a
+    process without threads.
+    """
+
+    def __init__(self, answer: Callable[[Any], Any]) -> None:
+        self._here, there = Pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            self._here.close()
+            _serve_fork(answer, there)  # never returns
+        there.close()
+
+    def ask(self, question: Any, seconds: float) -> Any:
+        """The answer to `question`.
+
+        Raises:
+            ForkLost: no answer within `seconds`, or the copy was killed.
+            RuntimeError: `answer` raised, with its traceback: a mistake of ours.
+        """
+        try:
+            self._here.send_bytes(json.dumps(question).encode())
+            if not self._here.poll(seconds):
+                raise ForkLost(f"no answer within {seconds:g} s")
+            reply = json.loads(self._here.recv_bytes(ANSWER_BYTES))
+        except (OSError, EOFError) as error:
+            raise ForkLost("ended before it answered") from error
+        if "error" in reply:
+            raise RuntimeError(f"the copy failed:\n{reply['error']}")
+        return reply["answer"]
+
+    def end(self) -> None:
+        """Kill the copy."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        self._here.close()
+
+
+def _serve_fork(answer: Callable[[Any], Any], channel: Connection) -> None:
+    """The copy's life; leaves by os._exit, so that nothing of the original's runs twice."""
+    try:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(null, descriptor)
+        # The original's channel and those of other copies are none of this one's business.
+        os.closerange(3, channel.fileno())
+        os.closerange(channel.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+        limit_memory()
+        close_doors()
+        while True:
+            question = json.loads(channel.recv_bytes())
+            channel.send_bytes(_reply(answer, question, channel))
+    except (EOFError, OSError, MemoryError):
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _reply(answer: Callable[[Any], Any], question: Any, channel: Connection) -> bytes:
+    try:
+        return json.dumps({"answer": answer(question)}).encode()
+    except MemoryError:
+        raise
+    except Exception:  # a mistake of ours: the original raises it, and the copy ends
+        channel.send_bytes(json.dumps({"error": traceback.format_exc()[-3000:]}).encode())
+        raise

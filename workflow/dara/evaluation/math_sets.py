@@ -1,0 +1,94 @@
+r"""The five math benchmarks: their rows in one form, with counts that are checked.
+
+MATH-500, AIME 2024, AMC 2022/2023 (AMC 12), Minerva and OlympiadBench (text only, English, competition): 1,559
+questions. A copy with another number of rows is another set; the widely copied OlympiadBench file has one row more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+INSTRUCTION = r"Please reason step by step, and put your final answer within \boxed{}."
+VERSION = 1
+"""Changes whenever the same rows would give other questions, answers or prompts."""
+LAYERS = 3
+DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
+
+
+@dataclass(frozen=True)
+class MathSet:
+    """A benchmark: its number of questions, and the columns that its files have (the first that is there counts)."""
+
+    questions: int
+    problem: tuple[str, ...]
+    answer: tuple[str, ...]
+
+
+SETS: dict[str, MathSet] = {
+    "math500": MathSet(500, ("problem",), ("answer",)),
+    "aime24": MathSet(30, ("problem",), ("answer",)),
+    "amc": MathSet(83, ("problem",), ("answer",)),
+    "minerva": MathSet(272, ("question", "problem"), ("answer",)),
+    "olympiadbench": MathSet(674, ("question", "problem"), ("final_answer", "answers")),
+}
+QUESTIONS = sum(one.questions for one in SETS.values())
+
+
+def question(problem: str) -> str:
+    """What the user says: the problem, a blank line, and how to answer."""
+    return f"{problem}\n\n{INSTRUCTION}"
+
+
+def read_set(name: str, path: Path) -> list[dict[str, str]]:
+    """The questions of a set as rows {"id", "category", "problem", "answer"}; their category is the set.
+
+    Raises:
+        ValueError: another number of rows than the set has, or a row without a problem or an answer; names set, file
+            and row (from 1).
+    """
+    from dara.data.rows import column, read_rows  # not at the top: the package brings transformers
+
+    shape, rows = SETS[name], read_rows(path)
+    if len(rows) != shape.questions:
+        raise ValueError(f"{path}: has {len(rows)} rows, but {name} has {shape.questions} questions; get the full set")
+    questions = []
+    for number, row in enumerate(rows, 1):
+        where = f"{name}, {path}, row {number}"
+        problem, answer = column(row, shape.problem, where), reference(column(row, shape.answer, where))
+        if not isinstance(problem, str) or not problem.strip() or not answer:
+            raise ValueError(f"{where}: needs a problem and an answer; it has {problem!r:.60} and {answer!r:.60}")
+        questions.append({"id": f"{name}_{number - 1}", "category": name, "problem": problem, "answer": answer})
+    return questions
+
+
+def reference(answer: Any) -> str:
+    """The answer as the graders compare it; empty where there is none.
+
+    The first of a list; a float that is an integer as such; up to three layers of outer math delimiters taken off.
+
+    >>> reference([142.0]), reference(r"$\\frac{1}{2}$")
+    ('142', '\\\\frac{1}{2}')
+    """
+    if isinstance(answer, Sequence) and not isinstance(answer, str):
+        answer = answer[0] if answer else None
+    if answer is None:
+        return ""
+    if isinstance(answer, float) and answer.is_integer():
+        answer = int(answer)
+    text = str(answer).strip()
+    for _ in range(LAYERS):
+        text = _inside(text)
+    return text
+
+
+def _inside(text: str) -> str:
+    """The text without delimiters around the whole of it; `$a$, $b$` has none."""
+    for left, right in DELIMITERS:
+        inner = text[len(left) : len(text) - len(right)]
+        whole = len(text) > len(left) + len(right) and text.startswith(left) and text.endswith(right)
+        if whole and left not in inner.replace(r"\$", ""):
+            return inner.strip()
+    return text

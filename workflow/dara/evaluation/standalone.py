@@ -1,0 +1,143 @@
+"""One model on one benchmark, without the workflow: generate, score, and a table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dara.config import Benchmark
+from dara.evaluation import bfcl_v4
+from dara.evaluation.generate import generate_checkpoints
+from dara.evaluation.records import Metric
+from dara.evaluation.score import read_scores, score_checkpoints, scores_path, summarise
+from dara.locking import HANDOVER_SECONDS, directory_lock
+from dara.specs import Sampling
+
+if TYPE_CHECKING:
+    from dara.data.hub import Fetch
+
+# Benchmark -> its decoding in the paper.
+PAPER = {
+    "bfcl_v4": {
+        "samples": 1,
+        "sampling": Sampling(temperature=0.6, top_p=0.95, max_response_tokens=8192),
+        "seed": 0,
+        "max_context": 32768,
+    },
+    "math_five": {
+        "samples": 16,
+        "sampling": Sampling(temperature=0.6, top_p=0.95, max_response_tokens=32768),
+        "seed": 0,
+        "length_limit": 4000,
+    },
+}
+BATCH_SIZES = {"transformers": 8, "vllm": 64}
+NO_SHARES = ("think_words", "correctness")  # a number of words, and a reward from -3 to 3
+_HUB_ID = re.compile(r"([\w.-]+/[\w.-]+)@([0-9a-f]{40})")
+
+
+def paper_settings(
+    name: str,
+    *,
+    limit: int | None = None,
+    sampler: str = "transformers",
+    batch_size: int | None = None,
+    samples: int | None = None,
+    max_response_tokens: int | None = None,
+) -> Benchmark:
+    """A benchmark with the paper's decoding, except for what is given. ValueError for a benchmark without it."""
+    if name not in PAPER:
+        raise ValueError(f"--benchmark {name}: must be one of {', '.join(PAPER)}")
+    if sampler not in BATCH_SIZES:
+        raise ValueError(f"--sampler {sampler}: must be one of {', '.join(BATCH_SIZES)}")
+    settings = {**PAPER[name], "name": name, "sampler": sampler, "limit": limit}
+    settings["batch_size"] = batch_size or BATCH_SIZES[sampler]
+    if samples is not None:
+        settings["samples"] = samples
+    if max_response_tokens is not None:
+        sampling = settings["sampling"].model_dump() | {"max_response_tokens": max_response_tokens}
+        settings["sampling"] = Sampling.model_validate(sampling)
+    return Benchmark.model_validate(settings)
+
+
+def evaluate_model(
+    model: str,
+    benchmark: str,
+    *,
+    limit: int | None,
+    sampler: str,
+    out: Path | None,
+    fetch: Fetch,
+    batch_size: int | None = None,
+    samples: int | None = None,
+    max_response_tokens: int | None = None,
+) -> str:
+    """Evaluate a model; returns a table of its scores. A killed call goes on where it was.
+
+    Args:
+        model: a directory with a Hugging Face checkpoint, or `OWNER/NAME@REVISION` of the hub (40 digits).
+        benchmark: name of one of PAPER; the other arguments change its settings, see `paper_settings`.
+        out: directory of what the model says (`step_0/<benchmark>.jsonl.gz`), its scores and what made them; None:
+            `results/standalone/<name of the model>`.
+        fetch: where models and data come from.
+
+    Raises:
+        ValueError: no such model or benchmark, or an evaluation with other settings is in `out`.
+    """
+    settings = paper_settings(
+        benchmark,
+        limit=limit,
+        sampler=sampler,
+        batch_size=batch_size,
+        samples=samples,
+        max_response_tokens=max_response_tokens,
+    )
+    directory = model_directory(model, fetch)
+    name = directory.resolve().name if Path(model).is_dir() else model.replace("/", "--")
+    out = out or Path("results/standalone") / name
+    with directory_lock(out / ".lock", seconds=HANDOVER_SECONDS):
+        cases_dir = _cases_directory(benchmark, out, fetch)
+        generate_checkpoints({0: directory}, settings, cases_dir, out)
+        score_checkpoints(out, [0], settings, cases_dir)
+    path = scores_path(out, 0, benchmark)
+    frame = read_scores(path, benchmark)
+    head = f"{model} on {benchmark}: {frame['case'].nunique()} cases, {len(frame)} responses ({path})"
+    return f"{head}\n\n{scores_table(summarise(frame, benchmark))}"
+
+
+def _cases_directory(benchmark: str, out: Path, fetch: Fetch) -> Path:
+    """BFCL-v4's cases stand in an installed package; others are prepared beside the responses, once."""
+    if benchmark == bfcl_v4.NAME:
+        return bfcl_v4.data_directory()
+    from dara.data.published import prepare_benchmark
+
+    prepared = out / "cases" / benchmark
+    if not (prepared / "manifest.json").is_file():
+        prepare_benchmark(benchmark, prepared, fetch=fetch)
+    return prepared / "benchmark"
+
+
+def model_directory(model: str, fetch: Fetch) -> Path:
+    """Where the checkpoint is. ValueError when `model` is neither a directory nor an id with a revision."""
+    if Path(model).is_dir():
+        return Path(model)
+    found = _HUB_ID.fullmatch(model)
+    if found is None:
+        raise ValueError(
+            f"--model {model}: no such directory; give one with a Hugging Face checkpoint, or OWNER/NAME@REVISION with "
+            "the 40 digits of a commit"
+        )
+    return fetch.model(found.group(1), found.group(2))
+
+
+def scores_table(metrics: Mapping[str, Metric]) -> str:
+    """A Markdown table: a row a metric with the number of cases; in percent, except for NO_SHARES."""
+    width = max(len(name) for name in metrics)
+    rows = [f"| {'metric':<{width}} |    value | cases |", f"|{'-' * (width + 2)}|---------:|------:|"]
+    for name, metric in metrics.items():
+        share = name not in NO_SHARES
+        value = f"{100 * metric.score:6.2f} %" if share else f"{metric.score:6.2f}  "
+        rows.append(f"| {name:<{width}} | {value} | {len(metric.values):5d} |")
+    return "\n".join(rows)

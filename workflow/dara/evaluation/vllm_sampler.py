@@ -1,0 +1,205 @@
+"""The vLLM engine as a sampler: continuous batching, on GPUs or, built for it, on a CPU."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Hashable, Sequence
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dara.evaluation.records import Response
+from dara.evaluation.samplers import OVERFLOW, CheckpointTokenizer, Session
+from dara.specs import Sampling
+
+if TYPE_CHECKING:
+    from vllm import LLM, RequestOutput
+
+# vLLM on a CPU reads these when it is imported. Set before that, they are the same on every machine.
+CPU_SETTINGS = {
+    "VLLM_CPU_KVCACHE_SPACE": "2",  # GiB
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # several processes share the cores
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process
+}
+BATCH_TOKENS = 8192  # tokens of one engine step, as in the paper's evaluation
+
+
+class VllmSampler:
+    """Offline vLLM; the engine starts with the first request.
+
+    bfloat16 on GPUs, float32 on a CPU; no graphs are captured; what prompts have in common is computed once; the
+    checkpoint's own decoding settings are ignored.
+
+    Args:
+        checkpoint_dir: local directory with the weights and the tokenizer.
+        batch_size: sequences that the engine works on at once (max_num_seqs).
+        tensor_parallel: GPUs of one engine.
+        memory: share of a GPU's memory that the engine takes.
+    """
+
+    def __init__(
+        self, checkpoint_dir: Path, batch_size: int, *, tensor_parallel: int = 1, memory: float = 0.85
+    ) -> None:
+        import torch
+
+        self._directory, self._batch_size = checkpoint_dir, batch_size
+        self._tensor_parallel, self._memory = tensor_parallel, memory
+        self._max_context: int | None = None  # of the first session: the engine makes room for no more
+        self._text = CheckpointTokenizer(checkpoint_dir)
+        self._gpu = torch.cuda.is_available()
+        self.identity: dict[str, Any] = {
+            "sampler": "vllm",
+            "device": "cuda" if self._gpu else "cpu",
+            "dtype": "bfloat16" if self._gpu else "float32",
+            "tensor_parallel": tensor_parallel,
+            "max_num_seqs": batch_size,
+            "max_num_batched_tokens": BATCH_TOKENS,
+            "chunked_prefill": self._gpu,
+            "enforce_eager": True,
+            "prefix_caching": True,
+            "vllm": _vllm_version(),
+            **{package: metadata.version(package) for package in ("torch", "transformers")},
+        }
+
+    def generate(self, prompts: Sequence[str], samples: int, sampling: Sampling, seed: int) -> list[list[Response]]:
+        """See `Sampler`; request by request, so a prompt that does not fit is a context overflow and no error."""
+        from dara.evaluation.scheduling import request_seed
+
+        session = self.session(sampling, None)
+        places = [(number, sample) for number in range(len(prompts)) for sample in range(samples)]
+        for number, sample in places:
+            session.submit((number, sample), prompts[number], request_seed(seed, (str(number), sample), 0))
+        answered: dict[Hashable, Response] = {}
+        while len(answered) < len(places):
+            answered.update(session.poll())
+        return [[answered[number, sample] for sample in range(samples)] for number in range(len(prompts))]
+
+    def render(self, messages: Sequence[dict[str, str]]) -> str:
+        """See `Sampler`."""
+        return self._text.render(messages)
+
+    def count_tokens(self, text: str) -> int:
+        """See `Sampler`."""
+        return len(self._text.encode(text))
+
+    def session(self, sampling: Sampling, max_context: int | None) -> Session:
+        """See `Sampler`. The first session decides for how long sequences the engine makes room."""
+        if "engine" not in self.__dict__:
+            self._max_context = max_context
+        return _VllmSession(self, sampling, self._limit(max_context))
+
+    def close(self) -> None:
+        """See `Sampler`."""
+        llm = self.__dict__.pop("engine", None)
+        if llm is None:
+            return
+        from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+        llm.llm_engine.engine_core.shutdown()
+        del llm
+        gc.collect()
+        cleanup_dist_env_and_memory()
+
+    def _limit(self, max_context: int | None) -> int:
+        limits = [limit for limit in (max_context, self._max_context) if limit is not None]
+        return min([*limits, self._text.positions])
+
+    @cached_property
+    def engine(self) -> LLM:
+        """The running engine."""
+        if not self._gpu:
+            os.environ.update(CPU_SETTINGS)
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+        from vllm import LLM
+
+        return LLM(
+            model=str(self._directory),
+            tensor_parallel_size=self._tensor_parallel,
+            dtype=self.identity["dtype"],
+            gpu_memory_utilization=self._memory,
+            max_model_len=self._limit(None),
+            max_num_seqs=self._batch_size,
+            # On a CPU a prompt goes into one step: where vLLM splits it, it turns the request's own random generator
+            # back, which torch's generators on a CPU cannot do ("CPU Generator does not use offset").
+            max_num_batched_tokens=BATCH_TOKENS if self._gpu else max(BATCH_TOKENS, self._limit(None)),
+            enable_chunked_prefill=self._gpu,
+            enable_prefix_caching=True,
+            enforce_eager=True,
+            generation_config="vllm",
+            seed=0,
+        )
+
+    def ask(self, name: str, tokens: list[int], room: int, sampling: Sampling, seed: int) -> None:
+        """Hand a request to the engine: token ids of the prompt, and how many new ones it may get."""
+        from vllm import SamplingParams
+
+        parameters = SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=-1,
+            max_tokens=room,
+            seed=seed,
+            stop_token_ids=self._text.end_tokens,
+            skip_special_tokens=True,
+        )
+        self.engine.llm_engine.add_request(name, {"prompt_token_ids": tokens}, parameters)
+
+    @property
+    def text(self) -> CheckpointTokenizer:
+        """The checkpoint's tokenizer."""
+        return self._text
+
+    @property
+    def batch_size(self) -> int:
+        """Sequences that the engine works on at once."""
+        return self._batch_size
+
+
+class _VllmSession:
+    """Requests in the engine; a new one starts as soon as another ends."""
+
+    def __init__(self, sampler: VllmSampler, sampling: Sampling, max_context: int) -> None:
+        self.capacity = 2 * sampler.batch_size  # so that one always waits where one ends
+        self._sampler, self._sampling, self._max_context = sampler, sampling, max_context
+        self._asked: dict[str, Hashable] = {}
+        self._answered: list[tuple[Hashable, Response]] = []
+        self._count = 0
+
+    def submit(self, key: Hashable, prompt: str, seed: int) -> None:
+        tokens = self._sampler.text.encode(prompt)
+        room = self._sampler.text.room(len(tokens), self._sampling, self._max_context)
+        if room <= 0:
+            self._answered.append((key, OVERFLOW))
+            return
+        name = str(self._count)
+        self._count += 1
+        self._asked[name] = key
+        self._sampler.ask(name, tokens, room, self._sampling, seed)
+
+    def poll(self) -> list[tuple[Hashable, Response]]:
+        while self._asked and not self._answered:
+            for output in self._sampler.engine.llm_engine.step():
+                if output.finished:
+                    self._answered.append((self._asked.pop(output.request_id), self._response(output)))
+        answered, self._answered = self._answered, []
+        return answered
+
+    def _response(self, output: RequestOutput) -> Response:
+        (only,) = output.outputs
+        tokens = list(only.token_ids)
+        return Response(self._sampler.text.decode(tokens), len(tokens), only.finish_reason == "stop")
+
+
+def _vllm_version() -> str:
+    """Version of vLLM, which has a name of its own where it is built for a CPU. ValueError where there is none."""
+    for package in ("vllm", "vllm-cpu"):
+        try:
+            return f"{package} {metadata.version(package)}"
+        except metadata.PackageNotFoundError:
+            continue
+    raise ValueError(
+        "vLLM is not installed in this environment; use the sampler transformers, or the environment "
+        "envs/openrlhf.txt (envs/openrlhf-cpu.txt without a GPU)"
+    )
