@@ -92,19 +92,14 @@ def _workflow_verbs(verb: Callable) -> None:
         OUT,
         ("--model", str, "instead of a manifest: any Hugging Face model, as a directory or OWNER/NAME@REVISION"),
         ("--limit", int, "with --model: only this many cases, spread over the categories"),
+        ("--samples", int, "with --model: responses a case (default: the paper's)"),
+        ("--batch-size", int, "with --model: sequences generated at once"),
+        ("--max-response-tokens", int, "with --model: longest response (default: the paper's)"),
         ("--part", str, "with a manifest: K/N, the K-th of N jobs that share the checkpoints"),
         ("--sampler", str, "with --model: transformers (default) or vllm"),
         FETCH,
-        **{
-            "manifest": None,
-            "data": None,
-            "out": None,
-            "model": None,
-            "limit": None,
-            "part": None,
-            "sampler": "transformers",
-        },
-        fetch=ONLINE,
+        **dict.fromkeys(("manifest", "data", "out", "part", "model", "limit", "samples", "batch_size"), None),
+        **{"max_response_tokens": None, "sampler": "transformers", "fetch": ONLINE},
     )
     workers = ("--workers", int, "processes that score (default: one a core)")
     verb(verbs.score, DATA, ("--benchmark", str, "settings of the benchmark (JSON)"), OUT, workers, workers=None)

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from dara import cache
-from dara.config import Benchmark, Configuration, Experiment, ModelSpec, Resources, RunSpec
+from dara.config import Benchmark, Configuration, Experiment, HubData, HubModel, ModelSpec, Resources, RunSpec
 from dara.loading import ConfigurationError, load_all_presets, load_configuration, load_published
 from dara.parent import WORKFLOW, workflow_mark
 from dara.runs import Paths, Plan, base_id, canonical_json, data_id, model_id, plan_runs
@@ -226,6 +226,24 @@ class Workflow:
         """The Python of the environment that trains or generates ("training", "evaluation")."""
         environment = getattr(self.configuration.preset, f"{stage}_environment")
         return str(self.root / environment / "bin" / "python") if environment else "python"
+
+    def check_available(self) -> None:
+        """ConfigurationError that lists published data and models which are neither here nor within reach."""
+        models = [spec for spec in self.plan.models.values() if isinstance(spec, HubModel)]
+        data = [spec for spec in self.plan.data.values() if isinstance(spec, HubData)]
+        if self.reuse == "only" or not (models or data):
+            return
+        from dara.data.hub import check_available, fetch_as_configured
+        from dara.data.published import sources_of, sources_of_benchmark
+
+        benchmarks = {item.name for run in self.plan.runs for item in self.benchmarks_of(run)} & {*PUBLISHED_BENCHMARKS}
+        sources = [name for spec in data for name in sources_of(spec)]
+        sources += [name for benchmark in benchmarks for name in sources_of_benchmark(benchmark)]
+        fetch = fetch_as_configured(self.root, json.loads(self.fetching))
+        try:
+            check_available(sources, [(spec.hub, spec.revision) for spec in models], fetch)
+        except ValueError as error:
+            raise ConfigurationError(f"preset {self.configuration.preset.preset}: {error}") from None
 
     def check_environments(self) -> None:
         """ConfigurationError if an environment that trains or generates is not there."""

@@ -162,7 +162,8 @@ def evaluate(arguments: argparse.Namespace) -> None:
 def _evaluate_model(arguments: argparse.Namespace) -> None:
     from dara.evaluation.standalone import evaluate_model
 
-    settings = {"limit": arguments.limit, "sampler": arguments.sampler, "out": arguments.out}
+    names = ("limit", "sampler", "out", "batch_size", "samples", "max_response_tokens")
+    settings = {name: getattr(arguments, name) for name in names}
     print(evaluate_model(arguments.model, arguments.benchmark, **settings, fetch=_fetch(arguments)))
 
 
@@ -275,16 +276,9 @@ def _needed(arguments: argparse.Namespace, name: str) -> Path:
 
 def _fetch(arguments: argparse.Namespace) -> Fetch:
     """How published data and models are fetched: settings of the preset as JSON (`Workflow.fetching`)."""
-    from dara.data.hub import Fetch
+    from dara.data.hub import fetch_as_configured
 
-    settings = json.loads(arguments.fetch)
-    return Fetch(
-        cache=Path(settings["scratch"]) / "hub",
-        lock=arguments.root / "config" / "data.lock.yaml",
-        data_local=settings["data_local"],
-        models_local=settings["models_local"],
-        mirror=settings["hub_mirror"],
-    )
+    return fetch_as_configured(arguments.root, json.loads(arguments.fetch))
 
 
 def _resources(model: str, arguments: argparse.Namespace):

@@ -18,6 +18,7 @@ with user_errors():
         check_method_parameters(FLOW.configuration)
         if runs_jobs(sys.argv[1:]):
             FLOW.check_environments()
+            FLOW.check_available()
 
 OUT = str(FLOW.paths.root)
 TRAINING_PYTHON = FLOW.python("training")

@@ -162,6 +162,17 @@ def write_model_manifest(spec: HubModel, manifest: Path, *, fetch: Fetch) -> Non
     write_atomically(manifest, json.dumps(content, indent=2) + "\n")
 
 
+def fetch_as_configured(root: Path, settings: Mapping[str, Any]) -> Fetch:
+    """How a workflow fetches: the preset's `scratch`, `data_local`, `models_local` and `hub_mirror`."""
+    return Fetch(
+        cache=Path(settings["scratch"]) / "hub",
+        lock=root / "config" / "data.lock.yaml",
+        data_local=settings["data_local"],
+        models_local=settings["models_local"],
+        mirror=settings["hub_mirror"],
+    )
+
+
 def check_available(datasets: Iterable[str], models: Iterable[tuple[str, str]], fetch: Fetch) -> None:
     """Raise one FetchError that lists everything that is neither on this machine nor at a host that answers.
 

@@ -1,0 +1,78 @@
+"""What the rules are told about jobs: environments, hardware, shares of an evaluation, and what must be there before."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dara.dag import Workflow
+from dara.loading import ConfigurationError, merge, read_yaml
+
+ROOT = Path(__file__).parents[1]
+
+
+def flow(preset: str, **changes) -> Workflow:
+    files = [ROOT / "config" / "config.yaml", ROOT / "config" / "presets" / f"{preset}.yaml"]
+    values = merge(merge(read_yaml(files[0]), read_yaml(files[1])), changes)
+    return Workflow.load(ROOT, values, files[1:])
+
+
+@pytest.fixture(scope="module")
+def paper() -> Workflow:
+    return flow("paper")
+
+
+def test_jobs_share_the_checkpoints_of_a_run(paper):
+    run = next(iter(paper.plan.experiments["tool_main"]))
+    parts = paper.evaluation_parts(run, "bfcl_v4")
+    assert [Path(part).name for part in parts] == [f"bfcl_v4.part{number}of5.done" for number in range(1, 6)]
+    assert {str(Path(part).parent) for part in parts} == {str(paper.paths.scores(run))}
+    (base, *_) = paper.bases
+    assert paper.evaluation_parts(base, "bfcl_v4") == []  # one checkpoint, one job
+    laptop = flow("laptop")
+    assert laptop.evaluation_parts(next(iter(laptop.plan.runs)), "laptop_tools") == []
+
+
+def test_published_benchmarks_have_data_of_their_own(paper):
+    run = next(iter(paper.plan.experiments["math_main"]))
+    inputs = paper.paths.root / "inputs"
+    assert paper.evaluated_data(run, "math_five") == str(inputs / "math_five" / "manifest.json")
+    assert paper.evaluated_data(run, "deepscaler_validation") == paper.run_data(run)
+    assert [benchmark.name for benchmark in paper.benchmarks_of(run)] == ["math_five", "deepscaler_validation"]
+    assert len(paper.score_files(run)) == 2
+    assert paper.model_data(next(iter(paper.plan.models))) == []
+
+
+def test_hardware_is_that_of_the_model_or_of_the_preset(paper):
+    small, large = (next(run for run in paper.plan.runs if size in run) for size in ("qwen2.5-1.5b", "qwen3-4b"))
+    assert (paper.resources(small).gpus, paper.resources(large).gpus) == (4, 8)
+    own = flow("laptop-openrlhf")
+    assert own.resources(next(iter(own.plan.runs))).memory_mb == 6000
+    assert json.loads(own.training_options.split(" ", 1)[1].strip("'"))["memory_gb"] == 6.0
+    assert flow("laptop", trackers=["tensorboard", "wandb"]).training_options == "--trackers tensorboard,wandb"
+    assert flow("laptop").training_options == ""
+
+
+def test_an_environment_that_is_not_there_is_named():
+    ready = flow("laptop")
+    ready.check_environments()
+    assert (ready.python("training"), ready.python("evaluation")) == ("python", "python")
+    missing = flow("laptop", training_environment=".venv-nowhere")
+    with pytest.raises(ConfigurationError, match=r"training_environment .*\.venv-nowhere is not there; make it with `make"):
+        missing.check_environments()
+
+
+def test_what_cannot_be_fetched_is_listed_before_any_job(paper, monkeypatch):
+    monkeypatch.setattr("dara.data.downloads.answers", lambda address: False)
+    with pytest.raises(ConfigurationError) as error:
+        paper.check_available()
+    text = str(error.value)
+    assert text.startswith("preset paper: 14 needed and neither here nor within reach")
+    for name in ("toolrl_train", "deepscaler", "math500", "Qwen/Qwen2.5-1.5B-Instruct at revision 989aa7980e4c"):
+        assert name in text
+    flow("laptop").check_available()  # generated data and models need nothing
+
+
+def test_what_can_be_fetched_is_no_error(paper, monkeypatch):
+    monkeypatch.setattr("dara.data.downloads.answers", lambda address: True)
+    paper.check_available()
