@@ -76,6 +76,15 @@ def test_only_json_is_read() -> None:
     assert decode_calls(turn('{"name":"cd","name":"os.system(1)","parameters":{}}')) is None
 
 
+@pytest.mark.parametrize("depth", [70, 500, 980, 985, 990])
+def test_what_is_nested_too_deeply_or_infinite_is_no_call(depth: int) -> None:
+    """Near Python's limit a value can be read and not written again, which would end the generation."""
+    nested = "[" * depth + "]" * depth
+    assert decode_calls(turn('{"name":"cd","parameters":{"folder":%s}}' % nested)) is None
+    assert decode_calls(turn('{"name":"cd","parameters":{"folder":1e999}}')) is None
+    assert decode_calls(turn('{"name":"cd","parameters":{"folder":[[[1]]]}}')) == [{"cd": {"folder": [[[1]]]}}]
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -166,6 +175,16 @@ def test_attacks_on_the_tools_are_answered_by_errors(tools: ToolExecutor, tmp_pa
     assert all(text.startswith("Error during execution: ") and len(text) < 400 for text in said)
     assert not marker.exists()
     assert tools.execute(CASES[2].id, [{"ls": {}}]) == ['{"current_directory_content": ["a.txt"]}']
+
+
+def test_answers_are_text_that_can_be_encoded(tools: ToolExecutor) -> None:
+    """JSON can name half of a pair of surrogates; in a prompt it would end the tokenizer."""
+    calls = decode_calls(turn(r'{"name":"cd","parameters":{"\ud800":1}}', r'{"name":"touch","parameters":{"file_name":"\ud800"}}'))
+    calls += [{"ls": {}}]
+    said = tools.execute(CASES[6].id, calls)
+    assert said[0].endswith(r"got an unexpected keyword argument '\ud800'")
+    assert said[2] == r'{"current_directory_content": ["a.txt", "\ud800"]}'
+    assert all(text.encode("utf-8") for text in said)
 
 
 def test_a_call_that_never_ends_costs_its_own_answer(tools: ToolExecutor) -> None:

@@ -11,9 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 import dara.evaluation.generate as generate
 from bfcl_v4_fakes import OracleSampler, ScriptedSampler, benchmark, real_cases
+from dara.config import Benchmark
 from dara.data.hub import Fetch
 from dara.evaluation import bfcl_v4
 from dara.evaluation.generate import generate_checkpoints
@@ -26,6 +28,7 @@ from evaluation_fakes import write_checkpoints
 
 SAID = "<think> I cannot. </think>\n<response> No. </response>"
 CASES = 14
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(autouse=True)
@@ -212,6 +215,11 @@ def test_settings_are_the_papers_except_for_what_is_given() -> None:
     assert settings.sampling.model_dump() == {"temperature": 0.6, "top_p": 0.95, "max_response_tokens": 8192}
     short = paper_settings("math_five", samples=2, max_response_tokens=100, batch_size=3)
     assert (short.samples, short.sampling.max_response_tokens, short.batch_size, short.limit) == (2, 100, 3, None)
+    for name, task in (("bfcl_v4", "tool_calling"), ("math_five", "math")):
+        preset = yaml.safe_load((ROOT / "config" / "presets" / "paper.yaml").read_text())["tasks"][task]["benchmark"]
+        planned = Benchmark.model_validate(preset).model_dump()
+        ours = paper_settings(name, sampler="vllm").model_dump()
+        assert {key for key in ours if ours[key] != planned[key]} <= {"batch_size", "tensor_parallel"}
     with pytest.raises(ValueError, match="--benchmark laptop_tools: must be one of bfcl_v4, math_five"):
         paper_settings("laptop_tools")
     with pytest.raises(ValueError, match="--sampler sglang: must be one of transformers, vllm"):

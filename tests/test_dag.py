@@ -1,6 +1,7 @@
 """What the rules are told about jobs: environments, hardware, shares of an evaluation, and what must be there before."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,9 @@ def test_hardware_is_that_of_the_model_or_of_the_preset(paper):
     assert (paper.resources(small).gpus, paper.resources(large).gpus) == (4, 8)
     own = flow("laptop-openrlhf")
     assert own.resources(next(iter(own.plan.runs))).memory_mb == 6000
-    assert json.loads(own.training_options.split(" ", 1)[1].strip("'"))["memory_gb"] == 6.0
+    options = shlex.split(own.training_options)
+    assert options[:2] == ["--environment", ".venv-openrlhf"]
+    assert json.loads(options[options.index("--resources") + 1])["memory_gb"] == 6.0
     assert flow("laptop", trackers=["tensorboard", "wandb"]).training_options == "--trackers tensorboard,wandb"
     assert flow("laptop").training_options == ""
 
@@ -56,8 +59,8 @@ def test_hardware_is_that_of_the_model_or_of_the_preset(paper):
 def test_an_environment_that_is_not_there_is_named():
     ready = flow("laptop")
     ready.check_environments()
-    assert (ready.python("training"), ready.python("evaluation")) == ("python", "python")
-    missing = flow("laptop", training_environment=".venv-nowhere")
+    assert ready.evaluation_python == "python"
+    missing = flow("laptop-openrlhf", training_environment=".venv-nowhere")
     with pytest.raises(ConfigurationError, match=r"training_environment .*\.venv-nowhere is not there; make it with `make"):
         missing.check_environments()
 

@@ -208,6 +208,55 @@ def test_jobs_that_share_the_checkpoints_make_what_one_job_makes(tmp_path):
         assert (shared / name).read_bytes() == (one / name).read_bytes()
 
 
+def test_the_last_of_the_jobs_needs_no_accelerator(tmp_path):
+    """It makes nothing, so its own machine is no part of what made the responses."""
+    cases, out = tmp_path / "cases", tmp_path / "run"
+    write_cases("laptop_math", cases)
+    checkpoints, spec = write_checkpoints(tmp_path, [10, 20]), benchmark("laptop_math")
+
+    def sampler(device: str, name: str = "vllm") -> FakeSampler:
+        fake = FakeSampler(str.upper)
+        fake.identity = {"sampler": name, "device": device}
+        return fake
+
+    generate_checkpoints(checkpoints, spec, cases, out, make_sampler=sampler("cuda"), part=Part(1, 2))
+    unfinished = out / ".laptop_math.identity.unfinished.json"
+    assert unfinished.is_file()
+    generate_checkpoints(checkpoints, spec, cases, out, make_sampler=sampler("cuda"), part=Part(2, 2))
+    last = sampler("cpu")
+    generate_checkpoints(checkpoints, spec, cases, out, make_sampler=last)
+    identity = json.loads((out / "laptop_math.identity.json").read_text())
+    assert (last.calls, identity["sampler"]["device"]) == (0, "cuda")
+    assert not unfinished.exists()
+    # With another sampler, or where something is missing, it is other work.
+    (out / "laptop_math.identity.json").rename(unfinished)
+    other = sampler("cpu", "transformers")
+    generate_checkpoints(checkpoints, spec, cases, out, make_sampler=other)
+    assert other.calls == 2
+    (out / "laptop_math.identity.json").rename(unfinished)
+    responses_path(out, 20, "laptop_math").unlink()
+    last = sampler("cpu", "transformers")
+    generate_checkpoints(checkpoints, spec, cases, out, make_sampler=last)
+    assert last.calls == 1
+
+
+def test_scores_do_not_outlive_their_responses(tmp_path):
+    cases, out = tmp_path / "cases", tmp_path / "run"
+    write_cases("laptop_math", cases)
+    checkpoints, spec = write_checkpoints(tmp_path, [10]), benchmark("laptop_math")
+    generate_checkpoints(checkpoints, spec, cases, out, make_sampler=FakeSampler(str.upper))
+    score_checkpoints(out, [10], spec, cases)
+    for name in ("laptop_math.scorer.json", "laptop_math.scored.json", "laptop_tools.scored.json"):
+        (out / name).write_text("{}")
+    generate_checkpoints(checkpoints, spec, cases, out, make_sampler=FakeSampler(str.upper))
+    assert scores_path(out, 10, "laptop_math").is_file()  # nothing was made again
+    (out / "laptop_math.identity.json").unlink()
+    generate_checkpoints(checkpoints, benchmark("laptop_math", seed=1), cases, out, make_sampler=FakeSampler(str.lower))
+    assert sorted(path.name for path in out.rglob("*") if path.is_file()) == [
+        "laptop_math.identity.json", "laptop_math.jsonl.gz", "laptop_tools.scored.json"
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/0"])
 def test_a_part_is_one_of_its_number(text):
     with pytest.raises(ValueError, match="it must be K/N with K from 1 to N, such as 2/5"):

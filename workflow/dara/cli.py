@@ -77,10 +77,19 @@ def _workflow_verbs(verb: Callable) -> None:
         ("--resources", str, "hardware of the run (JSON; default: of its model in config/models.yaml)"),
         ("--trackers", str, "also record metrics with these, offline: tensorboard,wandb"),
         ("--ray-address", str, "an existing Ray cluster (default: the run starts its own)"),
+        ("--environment", str, "virtual environment in which openrlhf trains, relative to the clone"),
         ("--minutes", float, "time limit of this job"),
         ("--time-limit", str, "enforced: stop at a checkpoint before --minutes are over; none (default)"),
         ("--dry-run", bool, "print the command line of the engine and do nothing"),
-        **{"data": None, "model": None, "scratch": None, "resources": None, "trackers": "", "ray_address": None},
+        **{
+            "data": None,
+            "model": None,
+            "scratch": None,
+            "resources": None,
+            "trackers": "",
+            "ray_address": None,
+            "environment": None,
+        },
         **{"minutes": None, "time_limit": "none"},
     )
     benchmark = ("--benchmark", str, "settings of the benchmark (JSON); with --model its name, such as bfcl_v4")

@@ -28,6 +28,7 @@ from dara.specs import (
     Architecture,
     Benchmark,
     DataSpec,
+    Engine,
     FileName,
     Filter,
     HubData,
@@ -227,6 +228,7 @@ class Matrix(Model):
     )
     learning_rate: PositiveFloat | None = Field(None, description="instead of the task's, for larger batches")
     steps: Positive | None = Field(None, description="instead of the task's number of rollout batches")
+    engines: tuple[Engine, ...] | None = Field(None, description="instead of the preset's one engine")
 
     @model_validator(mode="after")
     def _whole_groups(self) -> Matrix:
@@ -235,7 +237,7 @@ class Matrix(Model):
                 raise ValueError(f"responses_per_step {self.responses_per_step} must be a multiple of {group_size}")
         return self
 
-    @field_validator("models", "methods", "seeds", "group_sizes")
+    @field_validator("models", "methods", "seeds", "group_sizes", "engines")
     @classmethod
     def _no_repeats(cls, value: tuple | str | None) -> tuple | str | None:
         return without_repeats(value)
@@ -251,9 +253,10 @@ class Preset(Model):
     )
     results: str = Field(min_length=1, description="directory of the results")
     scratch: str = Field(min_length=1, description="directory of checkpoints and of work in progress")
-    engine: Literal["trl", "openrlhf"] = Field(description="what trains")
+    engine: Engine = Field(description="what trains")
     training_environment: str | None = Field(
-        None, description="virtual environment that trains, relative to the clone; none: the workflow's own"
+        None,
+        description="virtual environment of engine openrlhf, relative to the clone; none: the workflow's own",
     )
     evaluation_environment: str | None = Field(None, description="virtual environment that generates at evaluation")
     evaluation_jobs: Positive = Field(1, description="jobs that share the checkpoints of a run at evaluation")

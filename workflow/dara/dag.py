@@ -18,7 +18,6 @@ from pydantic import ValidationError
 from dara import cache
 from dara.config import Benchmark, Configuration, Experiment, HubData, HubModel, ModelSpec, Resources, RunSpec
 from dara.loading import ConfigurationError, load_all_presets, load_configuration, load_published
-from dara.parent import WORKFLOW, workflow_mark
 from dara.runs import Paths, Plan, base_id, canonical_json, data_id, model_id, plan_runs
 
 RUN_FILES = ("metrics.jsonl", "rewards.npz", "samples.jsonl.gz", "timings.json", "manifest.json")
@@ -218,14 +217,16 @@ class Workflow:
         options = {
             "--trackers": ",".join(preset.trackers),
             "--ray-address": preset.ray_address,
+            "--environment": preset.training_environment,
             "--resources": hardware,
         }
         return " ".join(f"{option} {shlex.quote(value)}" for option, value in options.items() if value)
 
-    def python(self, stage: str) -> str:
-        """The Python of the environment that trains or generates ("training", "evaluation")."""
-        environment = getattr(self.configuration.preset, f"{stage}_environment")
-        return str(self.root / environment / "bin" / "python") if environment else "python"
+    @property
+    def evaluation_python(self) -> str:
+        """The Python of the environment that generates."""
+        environment = self.configuration.preset.evaluation_environment
+        return str(python_of(self.root / environment)) if environment else "python"
 
     def check_available(self) -> None:
         """ConfigurationError that lists published data and models which are neither here nor within reach."""
@@ -247,12 +248,14 @@ class Workflow:
 
     def check_environments(self) -> None:
         """ConfigurationError if an environment that trains or generates is not there."""
-        for stage in ("training", "evaluation"):
-            python = self.python(stage)
-            if self.reuse != "only" and python != "python" and not Path(python).is_file():
-                environment = getattr(self.configuration.preset, f"{stage}_environment")
+        preset = self.configuration.preset
+        engines = {spec.engine for run, spec in self.plan.runs.items() if run not in self.cached}
+        needed = {"training": preset.training_environment} if "openrlhf" in engines else {}
+        needed["evaluation"] = preset.evaluation_environment
+        for stage, environment in needed.items():
+            if self.reuse != "only" and environment and not python_of(self.root / environment).is_file():
                 raise ConfigurationError(
-                    f"{stage}_environment of preset {self.configuration.preset.preset}: {environment} is not there; "
+                    f"{stage}_environment of preset {preset.preset}: {environment} is not there; "
                     "make it with `make openrlhf-cpu` (no GPU) or `make openrlhf-cuda`"
                 )
 
@@ -370,18 +373,9 @@ def published_owner(experiments: dict[str, Experiment], kind: str, output: str) 
     raise ConfigurationError(f"config/published.yaml has no {kind}.{output}; it has {known}")
 
 
-def job_environment(root: Path, *, main: bool, remote: bool) -> None:
-    """Let jobs run the package of this clone with the Python that runs Snakemake, whether activated or not.
-
-    Jobs learn which workflow they belong to, to end with it; a remote job belongs to its batch system.
-    """
-    if main:
-        os.environ[WORKFLOW] = workflow_mark()
-    elif remote:
-        os.environ.pop(WORKFLOW, None)
-    for variable, first in {"PATH": Path(sys.executable).parent, "PYTHONPATH": root / "workflow"}.items():
-        rest = [part for part in os.environ.get(variable, "").split(os.pathsep) if part and part != str(first)]
-        os.environ[variable] = os.pathsep.join([str(first), *rest])
+def python_of(environment: Path) -> Path:
+    """The Python of a virtual environment."""
+    return environment / "bin" / "python"
 
 
 @contextlib.contextmanager

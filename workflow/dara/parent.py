@@ -6,9 +6,11 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import psutil
 
@@ -102,3 +104,17 @@ def _command(process: psutil.Process) -> list[str]:
         return process.cmdline()
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return []
+
+
+def job_environment(root: Path, *, main: bool, remote: bool) -> None:
+    """Let jobs run the package of this clone with the Python that runs Snakemake, whether activated or not.
+
+    Jobs learn which workflow they belong to, to end with it; a remote job belongs to its batch system.
+    """
+    if main:
+        os.environ[WORKFLOW] = workflow_mark()
+    elif remote:
+        os.environ.pop(WORKFLOW, None)
+    for variable, first in {"PATH": Path(sys.executable).parent, "PYTHONPATH": root / "workflow"}.items():
+        rest = [part for part in os.environ.get(variable, "").split(os.pathsep) if part and part != str(first)]
+        os.environ[variable] = os.pathsep.join([str(first), *rest])

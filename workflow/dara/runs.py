@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from dara.config import Configuration, Experiment, Matrix, ModelEntry, TaskSettings
-from dara.specs import AnyData, AnyModel, Filter, HubData, HubModel, MethodSpec, ModelSpec, RunSpec
+from dara.specs import AnyData, AnyModel, Engine, Filter, HubData, HubModel, MethodSpec, ModelSpec, RunSpec
 
 CONTRACT = 1
 """Version of what the trainers do with a specification; raised when the same specification gives other results."""
@@ -89,7 +89,17 @@ def plan_runs(configuration: Configuration) -> Plan:
 
 def _expand(configuration: Configuration, experiment: Experiment, matrix: Matrix) -> list[RunSpec]:
     return [
-        run_spec(configuration, experiment, matrix, model=model, method=method, group_size=group_size, seed=seed)
+        run_spec(
+            configuration,
+            experiment,
+            matrix,
+            model=model,
+            method=method,
+            group_size=group_size,
+            seed=seed,
+            engine=engine,
+        )
+        for engine in matrix.engines or (configuration.preset.engine,)
         for model in matrix.models
         for group_size in matrix.group_sizes
         for method in configuration.methods_of(experiment, matrix)
@@ -106,6 +116,7 @@ def run_spec(
     method: str,
     group_size: int,
     seed: int,
+    engine: Engine,
 ) -> RunSpec:
     """The specification of one cell of an experiment's matrix."""
     settings, entry = configuration.preset.tasks[experiment.task], configuration.models[model]
@@ -126,7 +137,7 @@ def run_spec(
         checkpoint_every=settings.checkpoint_every,
         sampling=settings.sampling,
         optimizer=optimizer,
-        engine=configuration.preset.engine,
+        engine=engine,
         seed=seed,
         final_normalization=settings.final_normalization,
         kl=settings.kl,

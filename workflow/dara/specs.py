@@ -23,6 +23,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Share = Annotated[float, Field(ge=0, le=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 
+Engine = Literal["trl", "openrlhf"]
 Precision = Literal["float32", "bfloat16"]
 Normalization = Literal["own", "token"]
 PRECISION = "of the policy; master weights are float32 in either case"
@@ -193,7 +194,7 @@ class RunSpec(Model):
     checkpoint_every: Positive = Field(description="steps between checkpoints; the last step is always one")
     sampling: Sampling
     optimizer: Optimizer
-    engine: Literal["trl", "openrlhf"]
+    engine: Engine
     seed: Seed
     repeat: int = Field(0, ge=0, description="0, 1, ... for the same seed again")
     final_normalization: Normalization = Field("own", description=NORMALIZATION)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,6 +125,8 @@ def train(arguments: argparse.Namespace) -> None:
     if arguments.dry_run:
         print(_command_line(spec, resources, arguments))
         return
+    if spec.engine == "openrlhf" and arguments.environment:
+        _continue_in(arguments.root / arguments.environment)
     settings = {
         "data_dir": _needed(arguments, "data").parent,
         "model_dir": _model_directory(_needed(arguments, "model")),
@@ -279,6 +283,16 @@ def _fetch(arguments: argparse.Namespace) -> Fetch:
     from dara.data.hub import fetch_as_configured
 
     return fetch_as_configured(arguments.root, json.loads(arguments.fetch))
+
+
+def _continue_in(environment: Path) -> None:
+    """Go on as the same process with the Python of another environment, unless this is it already."""
+    python = environment / "bin" / "python"
+    if Path(sys.prefix).resolve() == environment.resolve():
+        return
+    if not python.is_file():
+        raise ValueError(f"{environment} has no bin/python; make the environment with `make openrlhf-cpu` or -cuda")
+    os.execv(python, [str(python), "-m", "dara", *sys.argv[1:]])
 
 
 def _resources(model: str, arguments: argparse.Namespace):

@@ -5,8 +5,9 @@ from pathlib import Path
 ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT / "workflow"))
 
-from dara.dag import PUBLISHED_BENCHMARKS, Workflow, job_environment, user_errors
+from dara.dag import PUBLISHED_BENCHMARKS, Workflow, user_errors
 from dara.loading import check_method_parameters
+from dara.parent import job_environment
 from dara.workflow_lock import guard_directory, runs_jobs
 
 job_environment(ROOT, main=workflow.is_main_process, remote=workflow.remote_exec)
@@ -21,8 +22,7 @@ with user_errors():
             FLOW.check_available()
 
 OUT = str(FLOW.paths.root)
-TRAINING_PYTHON = FLOW.python("training")
-EVALUATION_PYTHON = FLOW.python("evaluation")
+EVALUATION_PYTHON = FLOW.evaluation_python
 # Only a batch system ends a job that takes too long; then training stops at a checkpoint before.
 TIME_LIMIT = "enforced" if workflow.remote_exec else "none"
 PUBLISHED = str(FLOW.paths.published)

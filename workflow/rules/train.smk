@@ -64,6 +64,6 @@ rule train:
         mem_mb=lambda wildcards: FLOW.resources(wildcards.run).memory_mb,
         runtime=lambda wildcards: FLOW.resources(wildcards.run).minutes,
     shell:
-        "{TRAINING_PYTHON} -m dara train {input.spec} --data {input.data} --model {input.model} "
+        "python -m dara train {input.spec} --data {input.data} --model {input.model} "
         "--scratch {FLOW.paths.scratch} {FLOW.training_options} --minutes {resources.runtime} --time-limit {TIME_LIMIT} "
         "2>&1 | tee {log}"

@@ -7,6 +7,7 @@ TABLES = Modules(
     __name__,
     "comparisons",
     "crossings",
+    "engines",
     "extended",
     "final_scores",
     "fixed_weights",

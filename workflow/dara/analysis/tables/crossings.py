@@ -89,7 +89,7 @@ def _block(view: View, kinds: list[str], setting: Setting, reward: str, threshol
         # Where the seeds of the planned runs are not known, they are those that were published.
         every = view.planned(method, setting) or [mark.seed for mark in marks[kinds[-1]]]
         curve = curve_crossing(view, reward, threshold, method, setting)
-        cells[method] = head | _cells(marks, every) | {"median_curve": curve, "Median curve": number(curve)}
+        cells[method] = head | cells_of(marks, every) | {"median_curve": curve, "Median curve": number(curve)}
     middle = cells[REFERENCE][f"median_{kinds[-1]}"] if REFERENCE in cells else math.nan
     for method, row in cells.items():
         row["difference"] = math.nan if method == REFERENCE else row[f"median_{kinds[-1]}"] - middle
@@ -127,7 +127,7 @@ def _median(marks: Sequence[Mark]) -> float:
     return median([math.inf if mark.step is None else mark.step for mark in marks]) if marks else math.nan
 
 
-def _cells(marks: dict[str, list[Mark]], planned: Sequence[int | None]) -> dict[str, object]:
+def cells_of(marks: dict[str, list[Mark]], planned: Sequence[int | None]) -> dict[str, object]:
     """The cells of one method."""
     summary = _summary(marks, len(planned))
     seen = summary["planned"] - summary["missing"]
