@@ -179,7 +179,9 @@ def test_attacks_on_the_tools_are_answered_by_errors(tools: ToolExecutor, tmp_pa
 
 def test_answers_are_text_that_can_be_encoded(tools: ToolExecutor) -> None:
     """JSON can name half of a pair of surrogates; in a prompt it would end the tokenizer."""
-    calls = decode_calls(turn(r'{"name":"cd","parameters":{"\ud800":1}}', r'{"name":"touch","parameters":{"file_name":"\ud800"}}'))
+    calls = decode_calls(
+        turn(r'{"name":"cd","parameters":{"\ud800":1}}', r'{"name":"touch","parameters":{"file_name":"\ud800"}}')
+    )
     calls += [{"ls": {}}]
     said = tools.execute(CASES[6].id, calls)
     assert said[0].endswith(r"got an unexpected keyword argument '\ud800'")

@@ -237,19 +237,19 @@ def test_bfcl_v4_from_responses_to_metrics(tmp_path: Path) -> None:
 
 
 def test_the_record_of_another_scorer_does_not_stand_over_new_scores(tmp_path: Path) -> None:
-    spec, folder, out = benchmark("bfcl_v4", seconds=20.0, limit=2), bfcl_v4.data_directory(), tmp_path / "run"
-    cases = select_cases(bfcl_v4.load_cases("bfcl_v4", folder), 2)
-    write_responses(responses_path(out, 0, "bfcl_v4"), cases, [[oracle_response(case)] for case in cases])
-    identity = {"cases": sha256_of(bfcl_v4.case_files("bfcl_v4", folder), folder)}
-    identity_path(out, "bfcl_v4").write_text(json.dumps(identity))
-    score_checkpoints(out, [0], spec, folder)
-    assert scorer_path(out, "bfcl_v4").is_file()
-    with pytest.raises(ValueError, match="step_10"):  # ends as a kill would, after step 0
-        score_checkpoints(out, [0, 10], spec, folder)
-    assert scorer_path(out, "bfcl_v4").is_file()
-    with pytest.raises(ValueError, match="step_10"):
-        score_checkpoints(out, [0, 10], benchmark("bfcl_v4", seconds=21.0, limit=2), folder)
-    assert not scorer_path(out, "bfcl_v4").exists()
+    name, out = "deepscaler_validation", tmp_path / "run"
+    row = {"id": "a", "category": "deepscaler", "messages": [{"role": "user", "content": "1 + 1"}], "reference": "2"}
+    (tmp_path / "problems.jsonl").write_text(json.dumps(row) + "\n")
+    cases = score.BENCHMARKS[name].load_cases(name, tmp_path)
+    write_responses(responses_path(out, 0, name), cases, [[Response(r"\boxed{2}", 3, True)]])
+    identity_path(out, name).write_text(json.dumps({"cases": sha256_of([tmp_path / "problems.jsonl"], tmp_path)}))
+    spec = benchmark(name, seconds=20.0, length_limit=9)
+    score_checkpoints(out, [0], spec, tmp_path, workers=1)
+    for seconds, stays in ((20.0, True), (21.0, False)):
+        with pytest.raises(ValueError, match="step_10"):  # ends as a kill would, after step 0
+            changed = spec.model_copy(update={"seconds_per_case": seconds})
+            score_checkpoints(out, [0, 10], changed, tmp_path, workers=1)
+        assert scorer_path(out, name).is_file() == stays
 
 
 def test_scores_of_unlike_scorers_are_not_compared(tmp_path: Path) -> None:

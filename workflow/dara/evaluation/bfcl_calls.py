@@ -22,7 +22,8 @@ def decode_calls(text: str) -> list[dict[str, Any]] | None:
 
     Read is what follows the last `<tool_call>`, up to the next `</tool_call>` or the end; each line is one call in
     JSON. Lines that are no such object are skipped, and so are calls of "none", by which a model declines. A call
-    whose name is not a dotted identifier or whose parameters are no object makes the whole turn unreadable.
+    whose name is not a dotted identifier or whose parameters are no object of literals (`is_literal`) makes the whole
+    turn unreadable.
     """
     _, tag, block = text.rpartition("<tool_call>")
     lines = block.partition("</tool_call>")[0].split("\n") if tag else []
@@ -30,7 +31,7 @@ def decode_calls(text: str) -> list[dict[str, Any]] | None:
     if not found:
         return None
     calls = [(name, parameters) for name, parameters in found if name.strip().lower() != "none"]
-    if not all(_NAME.fullmatch(name) and isinstance(parameters, dict) for name, parameters in calls):
+    if not all(_NAME.fullmatch(name) and _is_object(parameters) for name, parameters in calls):
         return None
     return [{name: parameters} for name, parameters in calls]
 
@@ -43,6 +44,10 @@ def _parse_call(line: str) -> tuple[str, Any] | None:
     if not isinstance(call, dict) or not isinstance(call.get("name"), str) or "parameters" not in call:
         return None
     return call["name"], call["parameters"]
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict) and is_literal(value)
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -72,6 +77,6 @@ def render_call(call: Mapping[str, Any], methods: Collection[str]) -> str | None
     ((name, parameters),) = call.items()
     if name not in methods or not isinstance(name, str) or not _NAME.fullmatch(name) or name.startswith("_"):
         return None
-    if not isinstance(parameters, dict) or not is_literal(parameters):
+    if not _is_object(parameters):
         return None
     return f"{name}(**{parameters!r})"

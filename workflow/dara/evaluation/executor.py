@@ -113,7 +113,8 @@ class ToolExecutor:
             said = self._ask({**item, "history": live.history, "call": call}, 3 * self._seconds)
             if said is not None and "text" in said:
                 live.history.append(call)
-                return said["text"]
+                # What a tool repeats may hold half of a surrogate pair, which no tokenizer takes.
+                return said["text"].encode("utf-8", "backslashreplace").decode("utf-8")
             live.lost += 1
             logger.warning("case %s: a call did not end within %g s, or ran out of memory", case_id, self._seconds)
         return NO_ANSWER.format(self._seconds)

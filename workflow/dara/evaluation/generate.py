@@ -74,7 +74,8 @@ def generate_checkpoints(
         cases_dir: directory of the benchmark's cases.
         make_sampler: (checkpoint directory, batch size) -> sampler; by default the one that the benchmark names.
         part: make only the responses of some checkpoints, beside jobs that make the others; the identity is written by
-            a job without a part, which finds all of them.
+            a job without a part, which finds all of them. That job makes nothing, so it may run on another machine:
+            what the sampler is there does not matter.
 
     Raises:
         ValueError: a checkpoint is missing, a case is wrong, or finished responses of another identity are in the way.
@@ -87,6 +88,8 @@ def generate_checkpoints(
     # A run that diverged before its first checkpoint has nothing to generate, but an identity like the others.
     sampler = next(iter(samplers.values()), None) or make_sampler(out_dir, benchmark.batch_size)
     identity = _identity(benchmark, cases_dir, checkpoints, sampler)
+    if part is None:
+        identity = _made_elsewhere(out_dir, benchmark, identity, cases) or identity
     # Parts that start together must not take each other's first responses for leftovers.
     beginning = directory_lock(out_dir / ".begin", seconds=HANDOVER_SECONDS) if part else contextlib.nullcontext()
     with beginning:
@@ -196,8 +199,8 @@ def _checksums(checkpoint: Path, patterns: Sequence[str]) -> dict[str, str]:
 def _begin(out_dir: Path, name: str, identity: dict[str, Any]) -> bool:
     """Put down what the responses are going to be. Returns whether responses that are already there are the same.
 
-    Responses without an identity, or of unfinished work of another, are deleted: once this identity stands there,
-    nothing tells them from ours.
+    Responses without an identity, or of unfinished work of another, are deleted with their scores: once this identity
+    stands there, nothing tells them from ours.
     """
     final, work = identity_path(out_dir, name), _work_path(out_dir, name)
     same = False
@@ -213,12 +216,27 @@ def _begin(out_dir: Path, name: str, identity: dict[str, Any]) -> bool:
     elif work.is_file():
         same = json.loads(work.read_text("utf-8")) == identity
     if not same:
-        for path in out_dir.glob(f"step_*/{name}.jsonl.gz"):
-            path.unlink()
-        for path in out_dir.glob(f"step_*/{partial_path(Path(f'{name}.jsonl.gz')).name}"):
+        responses = f"{name}.jsonl.gz"
+        made = (f"step_*/{responses}", f"step_*/{partial_path(Path(responses)).name}", f"step_*/{name}.csv")
+        for path in [path for pattern in (*made, f"{name}.scor*.json") for path in out_dir.glob(pattern)]:
             path.unlink()
     write_atomically(work, (json.dumps(identity, indent=2, sort_keys=True) + "\n").encode())
     return same
+
+
+def _made_elsewhere(
+    out_dir: Path, benchmark: Benchmark, identity: dict[str, Any], cases: Sequence[Case]
+) -> dict[str, Any] | None:
+    """The identity of unfinished work in which all responses are there, made by the same sampler on another machine."""
+    work = _work_path(out_dir, benchmark.name)
+    if identity_path(out_dir, benchmark.name).is_file() or not work.is_file():
+        return None
+    made = json.loads(work.read_text("utf-8"))
+    same_name = made["sampler"].get("sampler") == identity["sampler"].get("sampler")
+    if not same_name or {**made, "sampler": None} != {**identity, "sampler": None}:
+        return None
+    paths = [responses_path(out_dir, int(step), benchmark.name) for step in identity["checkpoints"]]
+    return made if all(_is_complete(path, cases, benchmark.samples) for path in paths) else None
 
 
 def _work_path(out_dir: Path, name: str) -> Path:

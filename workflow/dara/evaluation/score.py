@@ -84,6 +84,7 @@ def score_checkpoints(
     spec = ScorerSpec(module.FACTORY, settings, benchmark.seconds_per_case)
     with ScoringPool(spec, cores() if workers is None else workers) as pool:
         scorer = _scorer(benchmark, spec, pool) if steps else {}
+        _drop_other_record(scorer_path(out_dir, benchmark.name), scorer)
         for position, step in enumerate(sorted(steps), 1):
             label = f"{out_dir.name}, {benchmark.name}: scoring step {step} ({position} of {len(steps)})"
             _score_step(out_dir, step, benchmark, cases, pool, scorer, label)
@@ -92,6 +93,12 @@ def score_checkpoints(
         write_atomically(scorer_path(out_dir, benchmark.name), text.encode())
     for step in steps:
         _journal_path(out_dir, step, benchmark.name).unlink(missing_ok=True)
+
+
+def _drop_other_record(path: Path, scorer: Mapping[str, Any]) -> None:
+    """Scores that are made now replace others one by one: a record of another scorer must not stand over the mixture."""
+    if path.is_file() and json.loads(path.read_text("utf-8")) != scorer:
+        path.unlink()
 
 
 def _scorer(benchmark: Benchmark, spec: ScorerSpec, pool: ScoringPool) -> dict[str, Any]:

@@ -30,6 +30,7 @@ PAPER = {
         "samples": 16,
         "sampling": Sampling(temperature=0.6, top_p=0.95, max_response_tokens=32768),
         "seed": 0,
+        "max_context": 34816,  # room for the longest response behind a prompt of 2,048 tokens
         "length_limit": 4000,
     },
 }
