@@ -80,7 +80,7 @@ def test_only_json_is_read() -> None:
 def test_what_is_nested_too_deeply_or_infinite_is_no_call(depth: int) -> None:
     """Near Python's limit a value can be read and not written again, which would end the generation."""
     nested = "[" * depth + "]" * depth
-    assert decode_calls(turn('{"name":"cd","parameters":{"folder":%s}}' % nested)) is None
+    assert decode_calls(turn(f'{{"name":"cd","parameters":{{"folder":{nested}}}}}')) is None
     assert decode_calls(turn('{"name":"cd","parameters":{"folder":1e999}}')) is None
     assert decode_calls(turn('{"name":"cd","parameters":{"folder":[[[1]]]}}')) == [{"cd": {"folder": [[[1]]]}}]
 

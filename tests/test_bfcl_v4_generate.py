@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import yaml
 
@@ -21,9 +22,10 @@ from dara.evaluation import bfcl_v4
 from dara.evaluation.generate import generate_checkpoints
 from dara.evaluation.oracle import oracle_response
 from dara.evaluation.partial import PartialResponses, partial_path
-from dara.evaluation.records import Response, read_responses
-from dara.evaluation.score import identity_path, responses_path
-from dara.evaluation.standalone import evaluate_model, model_directory, paper_settings
+from dara.evaluation.bfcl_groups import CATEGORIES
+from dara.evaluation.records import Metric, Response, read_responses
+from dara.evaluation.score import identity_path, responses_path, scorer_path
+from dara.evaluation.standalone import _remarks, evaluate_model, model_directory, paper_settings, scores_table
 from evaluation_fakes import write_checkpoints
 
 SAID = "<think> I cannot. </think>\n<response> No. </response>"
@@ -207,6 +209,44 @@ def test_a_model_is_evaluated_without_the_workflow(tmp_path: Path, monkeypatch: 
     assert rows["average_format"] == "100.00 %"
     assert rows["average_accuracy"] == "0.00 %"
     assert rows["decode_error_rate"] == "100.00 %"
+    assert "No average" not in table
+
+
+def test_a_first_look_says_which_averages_it_has_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (checkpoint,) = write_checkpoints(tmp_path, [0]).values()
+    monkeypatch.setitem(generate.SAMPLERS, "transformers", ScriptedSampler(lambda prompt, n: SAID))
+    fetch, out = Fetch(cache=tmp_path / "hub", lock=tmp_path / "lock.yaml"), tmp_path / "out"
+    caplog.set_level("INFO")
+    table = evaluate_model(str(checkpoint), "bfcl_v4", limit=12, sampler="transformers", out=out, fetch=fetch)
+    assert caplog.messages[0] == (
+        f"step_0 on bfcl_v4: 12 cases, sampler transformers, at most 8192 tokens an output; into {out}"
+    )
+    assert "average" not in table.partition("No average")[0]
+    assert table.splitlines()[-1] == (
+        "No average over what has no case here: multi_turn_miss_param, multi_turn_long_context. More cases, or all of "
+        "them without --limit, have one."
+    )
+    record = scorer_path(out, "bfcl_v4")
+    record.write_text(record.read_text().replace("isolated", "reachable"))
+    assert _remarks("bfcl_v4", CATEGORIES["bfcl_v4"], record) == [
+        f"This system allows no network namespace, so the scorer could reach a network ({record})."
+    ]
+
+
+def test_the_table_has_intervals_and_what_is_no_share() -> None:
+    strata = np.array(["a"] * 4, dtype=object)
+    metrics = {
+        "accuracy/x": Metric(np.array([0.0, 1.0, 1.0, 1.0]), strata, np.full(4, 1 / 4)),
+        "think_words": Metric(np.array([12.0]), strata[:1], np.ones(1)),
+    }
+    assert scores_table(metrics, ("model", "bfcl_v4")).splitlines() == [
+        "| metric      |    value | 95 % interval   | cases |",
+        "|-------------|---------:|-----------------|------:|",
+        "| accuracy/x  |  75.00 % |  25.00 to 100.00 |     4 |",
+        "| think_words |  12.00   |                 |     1 |",
+    ]
 
 
 def test_settings_are_the_papers_except_for_what_is_given() -> None:

@@ -187,3 +187,12 @@ def test_vllm_that_is_not_installed_says_what_to_use(checkpoint: Path, monkeypat
     monkeypatch.setattr(vllm_sampler.metadata, "version", absent)
     with pytest.raises(ValueError, match="vLLM is not installed in this environment; use the sampler transformers"):
         vllm_sampler.VllmSampler(checkpoint, 4)
+
+
+def test_the_gpus_of_one_engine_belong_to_the_identity(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dara.evaluation import vllm_sampler
+
+    monkeypatch.setattr(vllm_sampler.metadata, "version", lambda package: "1.2")
+    for gpus in (1, 2):
+        identity = SAMPLERS["vllm"](checkpoint, benchmark(sampler="vllm", tensor_parallel=gpus)).identity
+        assert (identity["tensor_parallel"], identity["max_num_seqs"], identity["vllm"]) == (gpus, 4, "vllm 1.2")

@@ -61,7 +61,9 @@ def test_an_environment_that_is_not_there_is_named():
     ready.check_environments()
     assert ready.evaluation_python == "python"
     missing = flow("laptop-openrlhf", training_environment=".venv-nowhere")
-    with pytest.raises(ConfigurationError, match=r"training_environment .*\.venv-nowhere is not there; make it with `make"):
+    with pytest.raises(
+        ConfigurationError, match=r"training_environment .*\.venv-nowhere is not there; make it with `make"
+    ):
         missing.check_environments()
 
 

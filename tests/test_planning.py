@@ -67,11 +67,11 @@ def test_hours_of_each_model(workflow):
 def test_what_is_trained_or_scored_is_not_counted_again(workflow):
     flow = workflow("laptop")
     runs = flow.plan.experiments["tool_main"]
-    assert cost(flow, runs) == Cost(12, 0, 0, 12, 13, 0.0, 0.0, 12.0)
+    assert cost(flow, runs) == Cost(12, 0, 0, 12, 13, 12 + 2 * 13, 0.0, 0.0, 12.0)
     write(flow.run_file(runs[0], "manifest.json"))
     write(flow.score_files(runs[0])[0])
     write(flow.run_file(runs[1], "manifest.json"))
-    assert cost(flow, runs) == Cost(12, 0, 2, 10, 12, 0.0, 0.0, 10.0)
+    assert cost(flow, runs) == Cost(12, 0, 2, 10, 12, 10 + 2 * 12, 0.0, 0.0, 10.0)
 
 
 def test_validation_alone_costs_no_gpu_hours(workflow):
@@ -81,6 +81,7 @@ def test_validation_alone_costs_no_gpu_hours(workflow):
     write(flow.score_files(run)[0])
     after = cost(flow, [run])
     assert after.evaluate == before.evaluate == 2
+    assert before.jobs - after.jobs == 5 + 1 + 1  # shares, the job that gathers them, scoring
     assert after.evaluation_hours == before.evaluation_hours - 1 * 3 * 5
 
 
@@ -116,9 +117,9 @@ def test_an_unknown_target_is_an_error_that_names_the_nearest(workflow):
 
 
 def test_numbers_of_the_table():
-    lines = text_table([("one", Cost(1, 2, 3, 4, 5, 1234.4, 0.0, 7.0))]).splitlines()
+    lines = text_table([("one", Cost(1, 2, 3, 4, 5, 6, 1234.4, 0.0, 7.0))]).splitlines()
     assert lines[0].split("  ")[0] == HEADERS[0]
-    assert lines[1].split() == ["one", "1", "2", "3", "4", "5", "1,234", "0", "7"]
+    assert lines[1].split() == ["one", "1", "2", "3", "4", "5", "6", "1,234", "0", "7"]
 
 
 def write(path):

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -204,10 +205,29 @@ def test_progress_tells_the_time_left(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("progress")
     caplog.set_level("INFO", "progress")
     progress = Progress(logger, "run, bfcl_v4", 200, done=50)
+    assert progress.line(3.0) == "[#####               ] 25%, 50 of 200, since 3 s"
     progress.advance(50)
     assert progress.line(10.0) == "[##########          ] 50%, 100 of 200, about 20 s left"
     progress.advance(100)
     assert caplog.messages == ["run, bfcl_v4: [####################] 100%, 200 of 200, about 0 s left"]
+
+
+def test_progress_tells_now_and_then_that_work_goes_on(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dialogues run side by side for long before the first one ends."""
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    logger = logging.getLogger("progress")
+    caplog.set_level("INFO", "progress")
+    progress = Progress(logger, "run", 2)
+    for now in (6.0, 59.0, 61.0, 100.0, 122.0):
+        progress.advance(0)
+    now = 128.0
+    progress.advance()
+    line = "run: [                    ] 0%, 0 of 2, since"
+    half = "run: [##########          ] 50%, 1 of 2, about 128 s left"
+    assert caplog.messages == [f"{line} 61 s", f"{line} 122 s", half]
 
 
 def test_bfcl_v4_from_responses_to_metrics(tmp_path: Path) -> None:
@@ -246,8 +266,8 @@ def test_the_record_of_another_scorer_does_not_stand_over_new_scores(tmp_path: P
     spec = benchmark(name, seconds=20.0, length_limit=9)
     score_checkpoints(out, [0], spec, tmp_path, workers=1)
     for seconds, stays in ((20.0, True), (21.0, False)):
+        changed = spec.model_copy(update={"seconds_per_case": seconds})
         with pytest.raises(ValueError, match="step_10"):  # ends as a kill would, after step 0
-            changed = spec.model_copy(update={"seconds_per_case": seconds})
             score_checkpoints(out, [0, 10], changed, tmp_path, workers=1)
         assert scorer_path(out, name).is_file() == stays
 

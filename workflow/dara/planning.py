@@ -10,10 +10,13 @@ from dara.dag import Workflow
 from dara.loading import check_known
 from dara.runs import base_id
 
-HEADERS = ("experiment", "runs", "cached", "done", "train", "evaluate", "GPU h train", "GPU h evaluate", "disk GB")
+HEADERS = (
+    *("experiment", "runs", "cached", "done", "train", "evaluate", "jobs"),
+    *("GPU h train", "GPU h evaluate", "disk GB"),
+)
 NOTES = """\
 cached: taken from {cached}. done: trained, in {results}.
-evaluate: runs and base models without all their scores.
+evaluate: runs and base models without all their scores. jobs: of the batch system; all else runs where you start it.
 GPU hours: at the time limits of the jobs (config/models.yaml), so most runs take less. Validation rewards take minutes
 and are not counted.
 disk: scratch of the runs to train, if none of it is cleaned up."""
@@ -28,6 +31,7 @@ class Cost:
     done: int
     train: int
     evaluate: int
+    jobs: int
     training_hours: float
     evaluation_hours: float
     disk: float
@@ -67,6 +71,7 @@ def cost(flow: Workflow, runs: Sequence[str]) -> Cost:
         done=len(done),
         train=len(train),
         evaluate=len(evaluate),
+        jobs=len(train) + sum(jobs(flow, name) for name in evaluate),
         training_hours=sum(hardware[run].gpus * hardware[run].hours for run in train),
         evaluation_hours=sum(
             hardware[name].evaluation_gpus * hardware[name].evaluation_hours * evaluation_jobs(flow, name)
@@ -75,6 +80,13 @@ def cost(flow: Workflow, runs: Sequence[str]) -> Cost:
         ),
         disk=sum(hardware[run].disk_gb for run in train),
     )
+
+
+def jobs(flow: Workflow, name: str) -> int:
+    """Jobs that evaluate and score a run or a base model on what it has no scores of yet."""
+    left = [Path(file).name.removesuffix(".scored.json") for file in flow.score_files(name) if not Path(file).is_file()]
+    parts = [len(flow.evaluation_parts(name, benchmark)) for benchmark in left]
+    return sum(count + 2 for count in parts)  # the shares, the job that gathers them (or makes all), and scoring
 
 
 def evaluation_jobs(flow: Workflow, name: str) -> int:

@@ -7,10 +7,11 @@ import time
 
 BAR = 20  # characters
 EVERY_SECONDS = 5.0
+QUIET_SECONDS = 60.0  # while nothing ends, as long dialogues side by side do not for a while
 
 
 class Progress:
-    """Logs `label: [####      ] 20 %, 660 of 3301, about 12 s left` every few seconds and at the end.
+    """Logs `label: [####      ] 20%, 660 of 3301, about 12 s left` every few seconds and at the end.
 
     Args:
         done: what was there before; it does not count for the time left.
@@ -21,10 +22,10 @@ class Progress:
         self._started = self._shown = time.monotonic()
 
     def advance(self, count: int = 1) -> None:
-        """`count` more are done."""
+        """`count` more are done; 0: work goes on, and nothing has ended."""
         self._done += count
         now = time.monotonic()
-        if now - self._shown >= EVERY_SECONDS or self._done == self._total:
+        if now - self._shown >= (EVERY_SECONDS if count else QUIET_SECONDS) or self._done == self._total:
             self._shown = now
             self._logger.info("%s: %s", self._label, self.line(now - self._started))
 
@@ -32,5 +33,7 @@ class Progress:
         """The line after `seconds` of work."""
         share = self._done / self._total if self._total else 1.0
         filled = "#" * round(BAR * share)
-        left = seconds / (self._done - self._before) * (self._total - self._done) if self._done > self._before else 0
-        return f"[{filled:<{BAR}}] {share:.0%}, {self._done} of {self._total}, about {left:.0f} s left"
+        here = f"[{filled:<{BAR}}] {share:.0%}, {self._done} of {self._total}"
+        if self._done == self._before:
+            return f"{here}, since {seconds:.0f} s"
+        return f"{here}, about {seconds / (self._done - self._before) * (self._total - self._done):.0f} s left"

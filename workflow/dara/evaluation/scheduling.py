@@ -15,7 +15,9 @@ from dara.evaluation.samplers import Sampler, Session
 def run_programs(
     waiting: Iterable[tuple[Place, Callable[[], Program]]], session: Session, sampler: Sampler, seed: int
 ) -> Iterator[list[tuple[Place, Response]]]:
-    """Yield what is kept of cases as soon as their programs end; as many run at once as the session can use.
+    """Yield what is kept of cases as soon as their programs end, and an empty list when others have only gone on.
+
+    As many programs run at once as the session can use.
 
     The seed of a request follows from `seed`, case, sample and step alone: it is the same whatever ran before.
     """
@@ -30,8 +32,7 @@ def run_programs(
             kept = running.go_on(place, response)
             if kept is not None:
                 ended.append((place, kept))
-        if ended:
-            yield ended
+        yield ended
 
 
 class _Running:

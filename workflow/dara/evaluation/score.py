@@ -96,7 +96,7 @@ def score_checkpoints(
 
 
 def _drop_other_record(path: Path, scorer: Mapping[str, Any]) -> None:
-    """Scores that are made now replace others one by one: a record of another scorer must not stand over the mixture."""
+    """New scores replace others one by one: the record of another scorer must not stand over a mixture."""
     if path.is_file() and json.loads(path.read_text("utf-8")) != scorer:
         path.unlink()
 

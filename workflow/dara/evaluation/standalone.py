@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dara.config import Benchmark
-from dara.evaluation import bfcl_v4
+from dara.evaluation import bfcl_v4, math_sets
+from dara.evaluation.bfcl_groups import CATEGORIES
 from dara.evaluation.generate import generate_checkpoints
 from dara.evaluation.records import Metric
-from dara.evaluation.score import read_scores, score_checkpoints, scores_path, summarise
+from dara.evaluation.score import read_scores, score_checkpoints, scorer_path, scores_path, summarise
 from dara.locking import HANDOVER_SECONDS, directory_lock
 from dara.specs import Sampling
 
 if TYPE_CHECKING:
     from dara.data.hub import Fetch
+
+logger = logging.getLogger(__name__)
 
 # Benchmark -> its decoding in the paper.
 PAPER = {
@@ -34,6 +39,8 @@ PAPER = {
         "length_limit": 4000,
     },
 }
+# Benchmark -> what its averages need a case of.
+PARTS: dict[str, Collection[str]] = {"bfcl_v4": CATEGORIES["bfcl_v4"], "math_five": math_sets.SETS}
 BATCH_SIZES = {"transformers": 8, "vllm": 64}
 NO_SHARES = ("think_words", "correctness")  # a number of words, and a reward from -3 to 3
 _HUB_ID = re.compile(r"([\w.-]+/[\w.-]+)@([0-9a-f]{40})")
@@ -98,6 +105,11 @@ def evaluate_model(
     directory = model_directory(model, fetch)
     name = directory.resolve().name if Path(model).is_dir() else model.replace("/", "--")
     out = out or Path("results/standalone") / name
+    logger.info(
+        "%s on %s: %s, sampler %s, at most %d tokens an output; into %s",
+        *(name, benchmark, f"{limit} cases" if limit else "all cases", sampler),
+        *(settings.sampling.max_response_tokens, out),
+    )
     with directory_lock(out / ".lock", seconds=HANDOVER_SECONDS):
         cases_dir = _cases_directory(benchmark, out, fetch)
         generate_checkpoints({0: directory}, settings, cases_dir, out)
@@ -105,7 +117,21 @@ def evaluate_model(
     path = scores_path(out, 0, benchmark)
     frame = read_scores(path, benchmark)
     head = f"{model} on {benchmark}: {frame['case'].nunique()} cases, {len(frame)} responses ({path})"
-    return f"{head}\n\n{scores_table(summarise(frame, benchmark))}"
+    table = scores_table(summarise(frame, benchmark), (name, benchmark))
+    return "\n\n".join([head, table, *_remarks(benchmark, set(frame["category"]), scorer_path(out, benchmark))])
+
+
+def _remarks(benchmark: str, present: Collection[str], scorer: Path) -> list[str]:
+    """What a reader of the table must know: averages that it has not, and scorers that could reach a network."""
+    remarks, absent = [], [part for part in PARTS[benchmark] if part not in present]
+    if absent:
+        remarks.append(
+            f"No average over what has no case here: {', '.join(absent)}. More cases, or all of them without --limit, "
+            "have one."
+        )
+    if json.loads(scorer.read_text("utf-8"))["network"] == "reachable":
+        remarks.append(f"This system allows no network namespace, so the scorer could reach a network ({scorer}).")
+    return remarks
 
 
 def _cases_directory(benchmark: str, out: Path, fetch: Fetch) -> Path:
@@ -133,12 +159,20 @@ def model_directory(model: str, fetch: Fetch) -> Path:
     return fetch.model(found.group(1), found.group(2))
 
 
-def scores_table(metrics: Mapping[str, Metric]) -> str:
-    """A Markdown table: a row a metric with the number of cases; in percent, except for NO_SHARES."""
+def scores_table(metrics: Mapping[str, Metric], key: tuple[str, ...]) -> str:
+    """A Markdown table: a row a metric, its 95 % bootstrap interval over questions, and the number of cases.
+
+    In percent, except for NO_SHARES. `key` is what the resamples are keyed by.
+    """
+    from dara.analysis.scores import score_rows  # not at the top: the analysis reads what is evaluated
+
     width = max(len(name) for name in metrics)
-    rows = [f"| {'metric':<{width}} |    value | cases |", f"|{'-' * (width + 2)}|---------:|------:|"]
+    rows = [f"| {'metric':<{width}} |    value | 95 % interval   | cases |"]
+    rows.append(f"|{'-' * (width + 2)}|---------:|-----------------|------:|")
+    ends = {row["metric"]: (row["low"], row["high"]) for row in score_rows(metrics, key)}
     for name, metric in metrics.items():
-        share = name not in NO_SHARES
-        value = f"{100 * metric.score:6.2f} %" if share else f"{metric.score:6.2f}  "
-        rows.append(f"| {name:<{width}} | {value} | {len(metric.values):5d} |")
+        factor, unit = (1, "  ") if name in NO_SHARES else (100, " %")
+        low, high = ends[name]
+        interval = "" if low is None else f"{factor * low:6.2f} to {factor * high:6.2f}"
+        rows.append(f"| {name:<{width}} | {factor * metric.score:6.2f}{unit} | {interval:<15} | {len(metric.values):5d} |")
     return "\n".join(rows)
