@@ -19,10 +19,10 @@ from bfcl_v4_fakes import OracleSampler, ScriptedSampler, benchmark, real_cases
 from dara.config import Benchmark
 from dara.data.hub import Fetch
 from dara.evaluation import bfcl_v4
+from dara.evaluation.bfcl_groups import CATEGORIES
 from dara.evaluation.generate import generate_checkpoints
 from dara.evaluation.oracle import oracle_response
 from dara.evaluation.partial import PartialResponses, partial_path
-from dara.evaluation.bfcl_groups import CATEGORIES
 from dara.evaluation.records import Metric, Response, read_responses
 from dara.evaluation.score import identity_path, responses_path, scorer_path
 from dara.evaluation.standalone import _remarks, evaluate_model, model_directory, paper_settings, scores_table
@@ -197,8 +197,15 @@ def test_a_process_that_is_killed_outright_goes_on_where_it_was(tmp_path: Path) 
     assert straight.read_bytes() == path.read_bytes()
 
 
+def write_model(folder: Path) -> Path:
+    (checkpoint,) = write_checkpoints(folder, [0]).values()
+    for name in ("config.json", "tokenizer.json"):
+        (checkpoint / name).write_text("{}")
+    return checkpoint
+
+
 def test_a_model_is_evaluated_without_the_workflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (checkpoint,) = write_checkpoints(tmp_path, [0]).values()
+    checkpoint = write_model(tmp_path)
     monkeypatch.setitem(generate.SAMPLERS, "transformers", ScriptedSampler(lambda prompt, n: SAID))
     fetch = Fetch(cache=tmp_path / "hub", lock=tmp_path / "lock.yaml")
     table = evaluate_model(
@@ -215,13 +222,13 @@ def test_a_model_is_evaluated_without_the_workflow(tmp_path: Path, monkeypatch: 
 def test_a_first_look_says_which_averages_it_has_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (checkpoint,) = write_checkpoints(tmp_path, [0]).values()
+    checkpoint = write_model(tmp_path)
     monkeypatch.setitem(generate.SAMPLERS, "transformers", ScriptedSampler(lambda prompt, n: SAID))
     fetch, out = Fetch(cache=tmp_path / "hub", lock=tmp_path / "lock.yaml"), tmp_path / "out"
     caplog.set_level("INFO")
     table = evaluate_model(str(checkpoint), "bfcl_v4", limit=12, sampler="transformers", out=out, fetch=fetch)
     assert caplog.messages[0] == (
-        f"step_0 on bfcl_v4: 12 cases, sampler transformers, at most 8192 tokens an output; into {out}"
+        f"step_0 on bfcl_v4: at most 12 cases, sampler transformers, at most 8192 tokens an output; into {out}"
     )
     assert "average" not in table.partition("No average")[0]
     assert table.splitlines()[-1] == (
@@ -239,13 +246,15 @@ def test_the_table_has_intervals_and_what_is_no_share() -> None:
     strata = np.array(["a"] * 4, dtype=object)
     metrics = {
         "accuracy/x": Metric(np.array([0.0, 1.0, 1.0, 1.0]), strata, np.full(4, 1 / 4)),
+        "joint/x": Metric(np.ones(4), strata, np.full(4, 1 / 4)),
         "think_words": Metric(np.array([12.0]), strata[:1], np.ones(1)),
     }
     assert scores_table(metrics, ("model", "bfcl_v4")).splitlines() == [
-        "| metric      |    value | 95 % interval   | cases |",
-        "|-------------|---------:|-----------------|------:|",
+        "| metric      |    value | 95 % interval    | cases |",
+        "|-------------|---------:|------------------|------:|",
         "| accuracy/x  |  75.00 % |  25.00 to 100.00 |     4 |",
-        "| think_words |  12.00   |                 |     1 |",
+        "| joint/x     | 100.00 % |                  |     4 |",
+        "| think_words |  12.00   |                  |     1 |",
     ]
 
 
@@ -260,6 +269,9 @@ def test_settings_are_the_papers_except_for_what_is_given() -> None:
         planned = Benchmark.model_validate(preset).model_dump()
         ours = paper_settings(name, sampler="vllm").model_dump()
         assert {key for key in ours if ours[key] != planned[key]} <= {"batch_size", "tensor_parallel"}
+    for option in ("limit", "samples", "batch_size", "max_response_tokens"):
+        with pytest.raises(ValueError, match=f"^--{option.replace('_', '-')} 0: must be at least 1$"):
+            paper_settings("bfcl_v4", **{option: 0})
     with pytest.raises(ValueError, match="--benchmark laptop_tools: must be one of bfcl_v4, math_five"):
         paper_settings("laptop_tools")
     with pytest.raises(ValueError, match="--sampler sglang: must be one of transformers, vllm"):
@@ -270,7 +282,13 @@ def test_a_model_is_a_directory_or_an_id_with_a_revision(tmp_path: Path) -> None
     revision = "0123456789abcdef" * 2 + "01234567"
     name = "Qwen/Qwen2.5-1.5B-Instruct"
     fetch = SimpleNamespace(model=lambda hub, commit: Path(hub) / commit)
-    assert model_directory(str(tmp_path), fetch) == tmp_path
+    checkpoint = write_model(tmp_path)
+    assert model_directory(str(checkpoint), fetch) == checkpoint
+    (checkpoint / "tokenizer.json").unlink()
+    with pytest.raises(ValueError, match=r"step_0: has no tokenizer\*; a Hugging Face checkpoint"):
+        model_directory(str(checkpoint), fetch)
+    with pytest.raises(ValueError, match=r"has no config.json and no \*.safetensors and no tokenizer\*;"):
+        model_directory(str(tmp_path), fetch)
     assert model_directory(f"{name}@{revision}", fetch) == Path(name) / revision
     for wrong in (name, "nowhere", f"{name}@{revision[:7]}"):
         with pytest.raises(ValueError, match=r"no such directory; give one .* or OWNER/NAME@REVISION"):

@@ -8,9 +8,10 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from bfcl_v4_fakes import benchmark
 from dara.config import Sampling
 from dara.evaluation.records import Response
-from dara.evaluation.samplers import OVERFLOW, Sampler, TransformersSampler
+from dara.evaluation.samplers import OVERFLOW, SAMPLERS, Sampler, TransformersSampler
 
 WORDS, POSITIONS = 200, 64
 PAD, END, OTHER_END = 0, 1, 2

@@ -53,6 +53,21 @@ def test_known_mistakes_of_math_verify(box: Sandbox, response: str, answer: str,
     assert outcome.scores["math_verify"] == verdict
 
 
+def test_a_busy_machine_does_not_change_a_grade(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of a step is in processor time: what waits for a core is not refused."""
+    from math_verify import grader, parser
+
+    extract, equal = parser.extract_target_from_pred, grader.sympy_expr_eq
+    monkeypatch.setattr(math, "STEP_SECONDS", 1)
+    monkeypatch.setattr(parser, "extract_target_from_pred", lambda *a, **b: time.sleep(1.5) or extract(*a, **b))
+    monkeypatch.setattr(grader, "sympy_expr_eq", lambda *a, **b: time.sleep(1.5) or equal(*a, **b))
+    verify = math._load_math_verify()
+    assert verify(r"\boxed{0.5}", "0.50") is True
+    started = time.process_time()
+    assert verify(r"$9^{9^{9^9}}$", "5") is False
+    assert time.process_time() - started < 8
+
+
 def test_hostile_answers_end_and_the_next_one_is_still_graded(box: Sandbox) -> None:
     hostile = ["$9^{9^{9^9}}$", r"\boxed{9^{9^{9^9}}}", "$1000000!$", "7" * 1_000_000, "{" * 10_000, r"\boxed{" * 3000]
     started = time.monotonic()

@@ -14,6 +14,7 @@ from dara.data.hub import (
     Fetch,
     check_available,
     dataset_file,
+    fetch_as_configured,
     model_directory,
     tokenizer_directory,
     write_model_manifest,
@@ -317,3 +318,10 @@ def test_the_pins_in_git():
     }  # fmt: skip
     assert all(re.fullmatch("[0-9a-f]{40}", one.revision) for one in pins.values())
     assert pins["toolrl_validation"].sha256 == "f7f300ebe755fd04985c83e18097d5a94a08619d72809fe06128ed3f00da7554"
+
+
+def test_what_a_preset_leaves_out_is_the_hub_itself(tmp_path):
+    fetch = fetch_as_configured(tmp_path, {"data_local": {"math500": "m.jsonl"}})
+    assert fetch == Fetch(Path(".scratch/hub"), tmp_path / "config/data.lock.yaml", data_local={"math500": "m.jsonl"})
+    with pytest.raises(ValueError, match="--fetch: 'mirror' is no key of it; the keys are scratch, data_local, models"):
+        fetch_as_configured(tmp_path, {"mirror": "x"})

@@ -216,15 +216,13 @@ def test_progress_tells_now_and_then_that_work_goes_on(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dialogues run side by side for long before the first one ends."""
-    now = 0.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
+    clock = [0.0, 6.0, 59.0, 61.0, 100.0, 122.0, 128.0]  # the beginning, five times nothing, and an end
+    monkeypatch.setattr(time, "monotonic", lambda: clock.pop(0))
     logger = logging.getLogger("progress")
     caplog.set_level("INFO", "progress")
     progress = Progress(logger, "run", 2)
-    for now in (6.0, 59.0, 61.0, 100.0, 122.0):
-        progress.advance(0)
-    now = 128.0
-    progress.advance()
+    for ended in (0, 0, 0, 0, 0, 1):
+        progress.advance(ended)
     line = "run: [                    ] 0%, 0 of 2, since"
     half = "run: [##########          ] 50%, 1 of 2, about 128 s left"
     assert caplog.messages == [f"{line} 61 s", f"{line} 122 s", half]

@@ -54,11 +54,15 @@ def _add(parser: argparse.ArgumentParser, option: str, kind: type, text: str, de
 
 DATA = ("--data", Path, "manifest of the prepared data")
 SCRATCH = ("--scratch", Path, "directory of checkpoints and work in progress")
-FETCH = ("--fetch", str, "how published data and models are fetched (JSON)")
-OUT = ("--out", Path, "directory to write")
+FETCH = (
+    "--fetch",
+    str,
+    "how published data and models are fetched (JSON: scratch, data_local, models_local, hub_mirror; each may be left out)",
+)
+OUT = ("--out", Path, "directory to write (evaluate --model: results/standalone/<model>)")
 CONFIGURATION = ("configuration", Path, "results/<preset>/configuration.json")
 PRESET = ("--preset", str, "name of a preset in config/presets/ (default: laptop)")
-ONLINE = '{"hub_mirror": null, "data_local": {}, "models_local": {}, "scratch": ".scratch"}'
+ONLINE = "{}"
 
 
 def _workflow_verbs(verb: Callable) -> None:

@@ -48,6 +48,7 @@ def hub_file(pin: Pin, folder: Path, mirror: str | None) -> str:
     """Fetch a data set's file from the hub into `folder`; its path below it."""
     from huggingface_hub import HfApi, hf_hub_download
 
+    _say_once()
     name = pin.file
     if any(character in name for character in "*?["):
         names = HfApi(endpoint=mirror).list_repo_files(pin.repository, revision=pin.revision, repo_type="dataset")
@@ -76,6 +77,7 @@ def snapshot(hub_id: str, revision: str, patterns: tuple[str, ...], folder: Path
     """Fetch a model's files into `folder`; an interrupted fetch goes on where it was."""
     from huggingface_hub import snapshot_download
 
+    _say_once()
     snapshot_download(
         hub_id,
         revision=revision,
@@ -84,3 +86,10 @@ def snapshot(hub_id: str, revision: str, patterns: tuple[str, ...], folder: Path
         allow_patterns=list(patterns),
         ignore_patterns=list(NOT_WANTED),
     )
+
+
+def _say_once() -> None:
+    """The hub library shows its messages by itself; without this they would stand in a job's log twice."""
+    from huggingface_hub.utils import logging as hub_logging
+
+    hub_logging.disable_propagation()

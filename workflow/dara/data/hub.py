@@ -29,6 +29,8 @@ from dara.specs import HubModel
 logger = logging.getLogger(__name__)
 
 FETCH_SECONDS = 6 * 3600.0  # a large model that another job is fetching is waited for
+# How things are fetched, by the names of a preset: from the hub itself, into .scratch/hub.
+FETCHING: dict[str, Any] = {"scratch": ".scratch", "data_local": {}, "models_local": {}, "hub_mirror": None}
 MODEL_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 TOKENIZER_FILES = (
     "config.json",
@@ -163,13 +165,17 @@ def write_model_manifest(spec: HubModel, manifest: Path, *, fetch: Fetch) -> Non
 
 
 def fetch_as_configured(root: Path, settings: Mapping[str, Any]) -> Fetch:
-    """How a workflow fetches: the preset's `scratch`, `data_local`, `models_local` and `hub_mirror`."""
+    """How a workflow fetches: keys of a preset, of which those of FETCHING may be left out. ValueError for others."""
+    unknown = sorted(settings.keys() - FETCHING.keys())
+    if unknown:
+        raise ValueError(f"--fetch: {unknown[0]!r} is no key of it; the keys are {', '.join(FETCHING)}")
+    chosen = {**FETCHING, **settings}
     return Fetch(
-        cache=Path(settings["scratch"]) / "hub",
+        cache=Path(chosen["scratch"]) / "hub",
         lock=root / "config" / "data.lock.yaml",
-        data_local=settings["data_local"],
-        models_local=settings["models_local"],
-        mirror=settings["hub_mirror"],
+        data_local=chosen["data_local"],
+        models_local=chosen["models_local"],
+        mirror=chosen["hub_mirror"],
     )
 
 

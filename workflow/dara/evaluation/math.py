@@ -8,6 +8,8 @@ within it.
 
 from __future__ import annotations
 
+import contextlib
+import signal
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib import metadata
@@ -39,8 +41,9 @@ METRICS = {
 }
 # Metric -> which answers only this grade accepts, of strict, the number comparison, and math-verify.
 LONE = {"only_strict": (1, 1, 0), "only_numeric": (0, 1, 0), "only_math_verify": (0, 0, 1)}
-# math-verify's own alarm for a step of its work, in whole seconds: it stops what loops in Python, such as 9^{9^{9^9}}.
-# The time limit of the worker stands behind it.
+# Processor time of a step of math-verify's work: it stops what loops in Python, such as 9^{9^{9^9}}; the time limit of
+# the worker stands behind it. math-verify's own alarm is off: it goes by the clock, so a busy machine would refuse good
+# answers, and a gold answer that is refused once would stay so for all its responses.
 STEP_SECONDS = 3
 
 
@@ -93,24 +96,52 @@ def make_scorer() -> Any:
 
 
 def _load_math_verify() -> Any:
-    """`verify(response, answer) -> bool` with math-verify; only for the main thread of the worker (it uses SIGALRM)."""
+    """`verify(response, answer) -> bool` with math-verify; only for the main thread of a worker (it uses a signal)."""
     installed = metadata.version("math-verify")
     if installed != GRADER_VERSION:
         raise RuntimeError(f"math-verify {installed} is installed; the scores are defined by {GRADER_VERSION}")
     import math_verify
 
+    def parse(text: str) -> list[Any]:
+        with _processor_time(STEP_SECONDS):
+            return math_verify.parse(text, parsing_timeout=None)
+        return []
+
     @lru_cache(maxsize=4096)
     def parsed_gold(answer: str) -> list[Any]:
         # In a box: between dollar signs it misreads some answers.
-        return math_verify.parse(rf"\boxed{{{answer}}}", parsing_timeout=STEP_SECONDS)
+        return parse(rf"\boxed{{{answer}}}")
 
     @lru_cache(maxsize=2048)  # a small model repeats itself from checkpoint to checkpoint
     def verify(response: str, answer: str) -> bool:
-        target = math_verify.parse(response, parsing_timeout=STEP_SECONDS)
-        # The gold answer goes first: the comparison is not symmetric.
-        return math_verify.verify(parsed_gold(answer), target, timeout_seconds=STEP_SECONDS)
+        gold, target = parsed_gold(answer), parse(response)
+        with _processor_time(STEP_SECONDS):
+            # The gold answer goes first: the comparison is not symmetric.
+            return math_verify.verify(gold, target, timeout_seconds=None)
+        return False
 
     return verify
+
+
+@contextlib.contextmanager
+def _processor_time(seconds: float) -> Iterator[None]:
+    """Ends what stands inside by math-verify's own exception whenever it has used `seconds` more of processor time.
+
+    math-verify takes that as a failure of its step and goes on; where it does not catch it, it ends the block.
+    """
+    from math_verify.errors import TimeoutException
+
+    def end(*_: object) -> None:
+        raise TimeoutException
+
+    before = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, seconds, seconds)
+    try:
+        with contextlib.suppress(TimeoutException):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def _preflight(score: Any) -> None:

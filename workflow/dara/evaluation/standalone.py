@@ -42,6 +42,7 @@ PAPER = {
 # Benchmark -> what its averages need a case of.
 PARTS: dict[str, Collection[str]] = {"bfcl_v4": CATEGORIES["bfcl_v4"], "math_five": math_sets.SETS}
 BATCH_SIZES = {"transformers": 8, "vllm": 64}
+CHECKPOINT = ("config.json", "*.safetensors", "tokenizer*")
 NO_SHARES = ("think_words", "correctness")  # a number of words, and a reward from -3 to 3
 _HUB_ID = re.compile(r"([\w.-]+/[\w.-]+)@([0-9a-f]{40})")
 
@@ -55,11 +56,15 @@ def paper_settings(
     samples: int | None = None,
     max_response_tokens: int | None = None,
 ) -> Benchmark:
-    """A benchmark with the paper's decoding, except for what is given. ValueError for a benchmark without it."""
+    """A benchmark with the paper's decoding, except for what is given. ValueError for what cannot be."""
     if name not in PAPER:
         raise ValueError(f"--benchmark {name}: must be one of {', '.join(PAPER)}")
     if sampler not in BATCH_SIZES:
         raise ValueError(f"--sampler {sampler}: must be one of {', '.join(BATCH_SIZES)}")
+    counts = {"limit": limit, "batch-size": batch_size, "samples": samples, "max-response-tokens": max_response_tokens}
+    for option, value in counts.items():
+        if value is not None and value < 1:
+            raise ValueError(f"--{option} {value}: must be at least 1")
     settings = {**PAPER[name], "name": name, "sampler": sampler, "limit": limit}
     settings["batch_size"] = batch_size or BATCH_SIZES[sampler]
     if samples is not None:
@@ -107,7 +112,7 @@ def evaluate_model(
     out = out or Path("results/standalone") / name
     logger.info(
         "%s on %s: %s, sampler %s, at most %d tokens an output; into %s",
-        *(name, benchmark, f"{limit} cases" if limit else "all cases", sampler),
+        *(name, benchmark, f"at most {limit} cases" if limit else "all cases", sampler),
         *(settings.sampling.max_response_tokens, out),
     )
     with directory_lock(out / ".lock", seconds=HANDOVER_SECONDS):
@@ -147,8 +152,13 @@ def _cases_directory(benchmark: str, out: Path, fetch: Fetch) -> Path:
 
 
 def model_directory(model: str, fetch: Fetch) -> Path:
-    """Where the checkpoint is. ValueError when `model` is neither a directory nor an id with a revision."""
+    """Where the checkpoint is. ValueError when `model` is no directory of one, and no id with a revision."""
     if Path(model).is_dir():
+        absent = [name for name in CHECKPOINT if not any(Path(model).glob(name))]
+        if absent:
+            raise ValueError(
+                f"--model {model}: has no {' and no '.join(absent)}; a Hugging Face checkpoint with its tokenizer has"
+            )
         return Path(model)
     found = _HUB_ID.fullmatch(model)
     if found is None:
@@ -162,17 +172,20 @@ def model_directory(model: str, fetch: Fetch) -> Path:
 def scores_table(metrics: Mapping[str, Metric], key: tuple[str, ...]) -> str:
     """A Markdown table: a row a metric, its 95 % bootstrap interval over questions, and the number of cases.
 
-    In percent, except for NO_SHARES. `key` is what the resamples are keyed by.
+    No interval where all questions have the same value, which says nothing about the spread. In percent, except for
+    NO_SHARES. `key` is what the resamples are keyed by.
     """
     from dara.analysis.scores import score_rows  # not at the top: the analysis reads what is evaluated
 
     width = max(len(name) for name in metrics)
-    rows = [f"| {'metric':<{width}} |    value | 95 % interval   | cases |"]
-    rows.append(f"|{'-' * (width + 2)}|---------:|-----------------|------:|")
+    rows = [f"| {'metric':<{width}} |    value | 95 % interval    | cases |"]
+    rows.append(f"|{'-' * (width + 2)}|---------:|------------------|------:|")
     ends = {row["metric"]: (row["low"], row["high"]) for row in score_rows(metrics, key)}
     for name, metric in metrics.items():
         factor, unit = (1, "  ") if name in NO_SHARES else (100, " %")
         low, high = ends[name]
-        interval = "" if low is None else f"{factor * low:6.2f} to {factor * high:6.2f}"
-        rows.append(f"| {name:<{width}} | {factor * metric.score:6.2f}{unit} | {interval:<15} | {len(metric.values):5d} |")
+        interval = "" if low is None or low == high else f"{factor * low:6.2f} to {factor * high:6.2f}"
+        rows.append(
+            f"| {name:<{width}} | {factor * metric.score:6.2f}{unit} | {interval:<16} | {len(metric.values):5d} |"
+        )
     return "\n".join(rows)
