@@ -49,7 +49,7 @@ help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 # Presets that train with OpenRLHF need its environment.
-reproduce: environment $(if $(findstring openrlhf,$(PRESET)),openrlhf-cpu) ## train, evaluate, compare and draw PRESET (laptop), nothing from the cache; continues where it stopped
+reproduce: environment $(if $(filter laptop-openrlhf laptop-study,$(PRESET)),openrlhf-cpu) ## train, evaluate, compare and draw PRESET (laptop), nothing from the cache; continues where it stopped
 	$(SNAKEMAKE) --configfile config/presets/$(PRESET).yaml --config reuse=none -- all html
 	@$(MAKE) --no-print-directory $(REPORT)
 

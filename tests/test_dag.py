@@ -60,7 +60,7 @@ def test_an_environment_that_is_not_there_is_named():
     ready = flow("laptop")
     ready.check_environments()
     assert ready.evaluation_python == "python"
-    missing = flow("laptop-openrlhf", training_environment=".venv-nowhere")
+    missing = flow("laptop-openrlhf", reuse="none", training_environment=".venv-nowhere")
     with pytest.raises(
         ConfigurationError, match=r"training_environment .*\.venv-nowhere is not there; make it with `make"
     ):

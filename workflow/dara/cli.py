@@ -57,7 +57,7 @@ SCRATCH = ("--scratch", Path, "directory of checkpoints and work in progress")
 FETCH = (
     "--fetch",
     str,
-    "how published data and models are fetched (JSON: scratch, data_local, models_local, hub_mirror; each may be left out)",
+    "how published data and models are fetched (JSON; keys scratch, data_local, models_local, hub_mirror)",
 )
 OUT = ("--out", Path, "directory to write (evaluate --model: results/standalone/<model>)")
 CONFIGURATION = ("configuration", Path, "results/<preset>/configuration.json")
