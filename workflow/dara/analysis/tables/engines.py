@@ -41,7 +41,7 @@ def build(view: View) -> Table:
         "since step n, too short to confirm. In a median, a run that did not get there is later than every crossing.",
         "The engines share methods, rewards, prompts with their order, and settings; sampling, loss and optimiser are "
         "their own, so that runs of one seed are independent draws.",
-        *(f"{NAMES[engine]}: {note}" for engine, own in engines.items() for note in own.notes()),
+        *(f"{NAMES[engine]}: {' '.join(own.notes())}" for engine, own in engines.items()),
     ]
     return Table(frame, f"Two training stacks ({view.experiment.experiment})", notes, display)
 
