@@ -70,7 +70,7 @@ test: environment ## every test of the laptop path
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TEST_OPTIONS)
 
 test-openrlhf: environment openrlhf-cpu ## the tests that train with the real OpenRLHF on the CPU
-	OMP_NUM_THREADS=1 PYTHONPATH=workflow .venv-openrlhf/bin/python -m pytest -m openrlhf $(TEST_OPTIONS)
+	OMP_NUM_THREADS=1 PYTHONPATH=workflow .venv-openrlhf/bin/python -m pytest -m openrlhf $(TEST_OPTIONS) $$(grep -l mark.openrlhf tests/test_*.py)
 
 test-slurm: environment ## the workflow on a real Slurm of one node with pretended GPUs (root; Debian's packages)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slurm $(TEST_OPTIONS)
