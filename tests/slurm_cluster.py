@@ -13,6 +13,7 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -155,7 +156,7 @@ def _network() -> Iterator[tuple[str, ...]]:
         inside = ("nsenter", f"--net=/proc/{holder.pid}/ns/net")
         try:
             _wait(lambda: os.readlink(f"/proc/{holder.pid}/ns/net") != os.readlink("/proc/self/ns/net"), "a namespace")
-            subprocess.run([*inside, shutil.which("python3"), "-c", LOOPBACK_UP], check=True)
+            subprocess.run([*inside, sys.executable, "-c", LOOPBACK_UP], check=True)
             yield inside
         finally:
             holder.terminate()

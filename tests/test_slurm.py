@@ -24,12 +24,15 @@ from test_workflow import copy_repository, environment, is_alive, wait_for
 pytestmark = pytest.mark.slurm
 
 STEPS, EVERY = 100, 10
+SHARES = 2  # jobs that evaluate a run
 COMMAND = ["--profile", "slurm", "--profile", "profiles/slurm/site.yaml", "--configfile", "config/presets/smoke.yaml"]
 TARGETS = ["--", "evaluated", "results/smoke/tables/final_scores.md", "results/smoke/figures/learning.png"]
 SITE = """\
 default-resources: {mem_mb: 4000, disk_mb: 1000, runtime: 60, slurm_partition: cpu}
 set-resources:
   train: {slurm_partition: preemptible}
+  evaluate_part: {slurm_partition: preemptible}
+  evaluate: {slurm_partition: preemptible}
 slurm-init-seconds-before-status-checks: 2
 latency-wait: 5
 """
@@ -54,9 +57,10 @@ def clone(tmp_path_factory) -> Path:
     preset = yaml.safe_load((clone / "config/presets/smoke.yaml").read_text())
     del preset["tasks"]["math"], preset["experiments"]["math_main"]
     preset["tasks"]["tool_calling"] |= {"steps": STEPS, "checkpoint_every": EVERY}
+    preset["evaluation_jobs"] = SHARES
     (clone / "config/presets/smoke.yaml").write_text(yaml.safe_dump(preset))
     models = yaml.safe_load((clone / "config/models.yaml").read_text())
-    models["smoke-tool"] |= {"resources": {"gpus": 1, "cpus": 2, "memory_gb": 3}}
+    models["smoke-tool"] |= {"resources": {"gpus": 1, "evaluation_gpus": 1, "cpus": 2, "memory_gb": 3}}
     models["smoke-tool"]["warm_start"]["steps"] = 40
     (clone / "config/models.yaml").write_text(yaml.safe_dump(models))
     return clone
@@ -106,10 +110,10 @@ class History:
         """Process id of the run's training, the last that there was."""
         return json.loads((self.scratch(run) / "lock").read_text())["pid"]
 
-    def jobs(self, run: str) -> list[dict[str, str]]:
-        """The Slurm jobs of a training, in the order of their submission."""
+    def jobs(self, run: str, rule: str = "train") -> list[dict[str, str]]:
+        """The Slurm jobs of a rule for a run, in the order of their submission."""
         rows = self.cluster.jobs().values()
-        mine = [row for row in rows if row.get("Comment", "").endswith(f"train_wildcards_{run}")]
+        mine = [row for row in rows if row.get("Comment", "").startswith(f"rule_{rule}_wildcards_{run}")]
         return sorted(mine, key=lambda row: int(row["JobId"]))
 
     def manifest(self, run: str) -> dict:
@@ -188,7 +192,8 @@ def test_no_step_is_lost_or_repeated(history, tmp_path):
         lines = (history.clone / f"results/smoke/runs/{run}/metrics.jsonl").read_text().splitlines()
         assert [json.loads(line)["step"] for line in lines] == list(range(1, STEPS + 1))
     published = history.clone / "results/smoke/runs" / history.killed
-    shutil.copytree(published, tmp_path / "run", ignore=lambda *_: ["manifest.json"])
+    (tmp_path / "run").mkdir()
+    shutil.copy(published / "spec.json", tmp_path / "run")
     inputs, models = (history.clone / "results/smoke" / name for name in ("inputs", "models"))
     manifests = {"--data": next(inputs.glob("*/manifest.json")), "--model": next(models.glob("*/manifest.json"))}
     options = [str(word) for pair in manifests.items() for word in pair]
@@ -218,7 +223,15 @@ def test_each_training_asked_for_its_gpu_and_saw_it_alone(history):
 def test_cheap_rules_ran_on_the_login_node(history):
     comments = [row["Comment"] for row in history.cluster.jobs().values() if "Comment" in row]
     rules = {comment.removeprefix("rule_").split("_wildcards_")[0] for comment in comments}
-    assert rules == {"train", "evaluate", "score"}
+    assert rules == {"train", "evaluate_part", "evaluate", "score"}
+
+
+def test_jobs_with_a_gpu_share_the_checkpoints_of_a_run_and_one_without_gathers_them(history):
+    for run in history.runs:
+        shares = history.jobs(run, "evaluate_part")
+        assert {share["Comment"].split(f"{run}_")[1] for share in shares} == {"laptop_tools_1_2", "laptop_tools_2_2"}
+        assert {share["TresPerJob"] for share in shares} == {"gres:gpu:1"}
+        assert all("TresPerJob" not in job for job in history.jobs(run, "evaluate"))
 
 
 def test_a_killed_training_is_submitted_again_as_a_new_job(history):
@@ -249,7 +262,7 @@ def test_a_preempted_training_goes_on(history):
 
 
 def test_a_training_stops_at_a_checkpoint_before_its_time_limit_and_a_new_job_continues(history, tmp_path):
-    """A run of very many steps, in jobs of one minute: watched until its second job, then stopped."""
+    """A run of very many steps, in jobs of two minutes: watched until its second job, then stopped."""
     clone = shutil.copytree(history.clone, tmp_path / "clone", symlinks=True)
     preset = clone / "config/presets/smoke.yaml"
     content = yaml.safe_load(preset.read_text())
@@ -257,15 +270,15 @@ def test_a_training_stops_at_a_checkpoint_before_its_time_limit_and_a_new_job_co
     content["experiments"]["tool_main"]["methods"] = ["gdpo"]
     preset.write_text(yaml.safe_dump(content))
     later = History(clone, history.cluster)
-    with snakemake(later, "--set-resources", "train:runtime=1", "--", "trained") as process:
+    with snakemake(later, "--set-resources", "train:runtime=2", "--", "trained") as process:
         run = wait_for(lambda: set(later.runs) - set(history.runs), process).pop()
-        wait_for(lambda: len(later.starts(run)) == 2, process, 400)
+        wait_for(lambda: len(later.starts(run)) == 2, process, 600)
         process.send_signal(signal.SIGINT)
         process.wait(timeout=120)
-    said = re.search(r"stopped at step (\d+) before the time limit of 1 minutes", later.outputs[0])
+    said = re.search(r"stopped at step (\d+) before the time limit of 2 minutes", later.outputs[0])
     assert later.starts(run)[1]["from_step"] == int(said[1])
     first, second = later.jobs(run)[:2]
-    assert (first["JobState"], first["TimeLimit"]) == ("FAILED", "00:01:00")
+    assert (first["JobState"], first["TimeLimit"]) == ("FAILED", "00:02:00")
     assert first["JobId"] != second["JobId"]
 
 
@@ -273,7 +286,7 @@ def test_the_logs_say_where_to_look(history):
     for run in history.runs:
         for job in history.jobs(run):
             log = history.clone / "logs/slurm/rule_train" / run / f"{job['JobId']}.log"
-            assert log.is_file()
+            assert log.is_file() == (job["JobState"] != "COMPLETED"), "only those of jobs that succeeded are deleted"
             assert str(log) in "".join(history.outputs)
     assert f"SLURM-job '{history.jobs(history.killed)[0]['JobId']}' failed" in history.outputs[0]
 

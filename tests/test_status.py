@@ -1,4 +1,6 @@
 import json
+import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -52,8 +54,8 @@ def test_the_table_has_every_run_once_and_counts(flow):
     assert status(flow).splitlines() == [
         f"failed    {failed:<{width}}        5/6  dara: the reward format is nan for prompt 7 (log: {log})",
         f"waiting   {waiting:<{width}}        0/6",
-        f"diverged  {diverged:<{width}}        3/6  in step 4: grad_norm is nan",
-        f"done      {done:<{width}}        6/6",
+        f"diverged  {diverged:<{width}}        3/6  in step 4: grad_norm is nan; not evaluated yet",
+        f"done      {done:<{width}}        6/6  not evaluated yet",
         "",
         "4 runs: 1 done, 1 diverged, 1 waiting, 1 failed",
         "0 of 6 runs and base models are evaluated",
@@ -115,6 +117,60 @@ def test_slurm_says_why_it_ended_a_job(flow, said, state):
     assert found.state == state
     assert said in found.note
     assert found.note.endswith(f"(log: {logs}/10.log)")
+
+
+def test_what_slurm_says_by_the_way_does_not_hide_the_error_of_the_training(flow):
+    run = min(flow.plan.runs)
+    begin(flow, run, 5, "RuntimeError: NCCL error\n")
+    logs = Path("logs/slurm/rule_train") / run
+    logs.mkdir(parents=True)
+    (logs / "8.log").write_text("slurmstepd: error: Unable to create TMPDIR [/local/8]: Permission denied\n")
+    found = run_status(flow, run)
+    assert (found.state, found.note.split(" (log")[0]) == ("failed", "RuntimeError: NCCL error")
+
+
+@pytest.mark.parametrize(("workflow_runs", "state"), [(True, "waiting"), (False, "failed")])
+def test_a_job_that_ended_before_its_training_began_is_seen(flow, workflow_runs, state):
+    """Such as on a node that does not see the clone. While a workflow runs, the job may just be starting."""
+    run = min(flow.plan.runs)
+    logs = Path("logs/slurm/rule_train") / run
+    logs.mkdir(parents=True)
+    said = "/var/spool/slurmd/job7/slurm_script: line 3: /home/me/dara/.venv/bin/python: No such file or directory"
+    (logs / "7.log").write_text(f"{said}\n")
+    with directory_lock(Path(".snakemake/workflow"), seconds=0) if workflow_runs else nullcontext():
+        found = run_status(flow, run)
+    assert (found.state, found.step) == (state, 0)
+    assert found.note == f"{said} (log: {logs}/7.log)"
+
+
+def test_an_evaluation_that_failed_stands_behind_its_trained_run(flow):
+    run = min(flow.plan.runs)
+    finish(flow, run)
+    assert run_status(flow, run).note == "not evaluated yet"
+    (benchmark,) = flow.benchmarks_of(run)
+    logs = flow.paths.root / "logs/evaluate"
+    logs.mkdir(parents=True)
+    for name, text, age in (
+        ("part1of2.log", "fine\n", 0.0),
+        ("part2of2.log", "x\ntorch.OutOfMemoryError: 9 GiB\n", 9.0),
+    ):
+        (logs / f"{run}.{benchmark.name}.{name}").write_text(text)
+        os.utime(logs / f"{run}.{benchmark.name}.{name}", (age, age))
+    where = f"{logs}/{run}.{benchmark.name}.part2of2.log"
+    assert run_status(flow, run).note == f"not evaluated yet: torch.OutOfMemoryError: 9 GiB (log: {where})"
+    with directory_lock(flow.paths.scores(run) / ".part2", seconds=0):
+        assert run_status(flow, run).note == f"is being evaluated (log: {where})"
+    (scored,) = map(Path, flow.score_files(run))
+    scored.write_text("{}")
+    assert run_status(flow, run).note == ""
+
+
+def test_a_base_model_whose_evaluation_failed_is_named(flow):
+    base = min(flow.bases)
+    log = flow.paths.root / "logs/score" / f"{base}.laptop_math.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("dara: no\n")
+    assert f"\n{base}: not evaluated yet: dara: no (log: {log})\n" in status(flow)
 
 
 def test_a_begun_run_without_a_log_says_so(flow):

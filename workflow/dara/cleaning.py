@@ -2,6 +2,7 @@
 
 1. What only resuming needs (optimiser states), of a run that is finished: `resume`.
 2. Checkpoints of a run that is scored on every benchmark of every preset that plans it, except the last: `checkpoints`.
+   Where none plans it any more, those count that it has been scored on.
    The scores stay; another benchmark on those steps, or deleted results, need the run trained anew.
 3. All work of a run that is not finished and that no preset plans any more: `unplanned`. Presets are the files in
    config/presets/ and every results/*/configuration.json.
@@ -106,7 +107,7 @@ def _finished(work: Path, manifests: list[Path], benchmarks: set[str] | None) ->
     if content["outcome"] != "completed":  # a diverged run is rare, and worth a look
         return []
     saved = checkpoints(work)
-    scored = benchmarks is not None and all(_scored(path, content["checkpoints"], benchmarks) for path in manifests)
+    scored = all(_scored(path, content["checkpoints"], benchmarks) for path in manifests)
     removed = [step for step in saved if step != max(saved)] if scored else []
     found = [Removal("checkpoints", saved[step], size_of(saved[step])) for step in removed]
     for step, checkpoint in saved.items():
@@ -118,10 +119,15 @@ def _finished(work: Path, manifests: list[Path], benchmarks: set[str] | None) ->
     return found + [Removal("resume", path, size_of(path)) for path in states]
 
 
-def _scored(manifest: Path, steps: Iterable[str], benchmarks: set[str]) -> bool:
-    """Whether every benchmark has scored every checkpoint in the results that this manifest is part of."""
+def _scored(manifest: Path, steps: Iterable[str], benchmarks: set[str] | None) -> bool:
+    """Whether every benchmark has scored every checkpoint in the results that this manifest is part of.
+
+    benchmarks: None for those that have scored any.
+    """
     scores = manifest.parents[2] / "scores" / manifest.parent.name
-    return all(_covers(scores / f"{name}.scored.json", steps) for name in benchmarks)
+    planned = [scores / f"{name}.scored.json" for name in benchmarks or ()]
+    files = planned if benchmarks is not None else sorted(scores.glob("*.scored.json"))
+    return bool(files) and all(_covers(path, steps) for path in files)
 
 
 def _covers(scored: Path, steps: Iterable[str]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,10 @@ wrong: a time limit, a preemption, Ctrl-C, a killed process. Both continue at th
 STOPPED = ("stopped at step ", ", which started this job, is gone", "KeyboardInterrupt", "| step ")
 """What the last line of a training holds that has not failed; the last is of a progress line: it was killed."""
 SLURM_LOGS = Path("logs/slurm/rule_train")  # slurm-logdir of profiles/slurm/config.yaml
-SLURM_FAILED = ("TIME LIMIT", "oom", "OUT_OF_MEMORY", "NODE FAILURE")
+WORKFLOW_LOCK = Path(".snakemake/workflow/lock")
+SLURM_ENDED = re.compile(r"slurmstepd: error: .*(CANCELLED AT|oom.kill|exceeded .*memory)", re.IGNORECASE)
+"""How Slurm says that it ended a job. It reports other things in the same form that ended nothing."""
+SLURM_FAILED = ("TIME LIMIT", "oom", "memory", "NODE FAILURE")
 NOTE_LENGTH = 140
 
 
@@ -38,12 +42,12 @@ def status(flow: Workflow) -> str:
     lines = [f"{row.state:<8}  {row.run:<{width}}  {f'{row.step}/{row.steps}':>9}  {row.note}".rstrip() for row in rows]
     counts = Counter(row.state for row in rows)
     scored = sum(all(Path(file).is_file() for file in flow.score_files(run)) for run in flow.evaluated)
-    running = is_held(Path(".snakemake/workflow/lock"))
+    lines += [f"{base}: {note}" for base in flow.bases if "(log: " in (note := evaluation_note(flow, base))]
     lines += [
         "",
         f"{len(rows)} runs: " + ", ".join(f"{counts[state]} {state}" for state in reversed(STATES) if counts[state]),
         f"{scored} of {len(flow.evaluated)} runs and base models are evaluated",
-        "a workflow runs in this clone" if running else "no workflow runs in this clone",
+        "a workflow runs in this clone" if is_held(WORKFLOW_LOCK) else "no workflow runs in this clone",
     ]
     return "\n".join(lines)
 
@@ -52,21 +56,47 @@ def run_status(flow: Workflow, run: str) -> RunStatus:
     """The state of one run."""
     steps, manifest = flow.plan.runs[run].steps, Path(flow.run_file(run, "manifest.json"))
     if manifest.is_file():
-        return _finished(run, steps, json.loads(manifest.read_text(encoding="utf-8")), cached=run in flow.cached)
+        return _finished(flow, run, json.loads(manifest.read_text(encoding="utf-8")))
     work, log = flow.paths.scratch / run, flow.paths.root / "logs" / "train" / f"{run}.log"
     step = steps_in(work / "metrics.jsonl")
     if is_held(work / "lock"):
         return RunStatus(run, "running", step, steps, f"log: {log}")
     if step == 0 and not log.is_file() and not (work / "starts.json").is_file():
-        return RunStatus(run, "waiting", 0, steps, "")
+        return _not_begun(run, steps)
     return _interrupted(run, step, steps, log, work / "train.log")
 
 
-def _finished(run: str, steps: int, manifest: dict, *, cached: bool) -> RunStatus:
-    if manifest["outcome"] == "diverged":
-        reason = manifest.get("reason", "a number was not finite")
-        return RunStatus(run, "diverged", manifest["steps"], steps, f"in step {manifest['diverged_at']}: {reason}")
-    return RunStatus(run, "done", manifest["steps"], steps, "from results/cached/" if cached else "")
+def _finished(flow: Workflow, run: str, manifest: dict) -> RunStatus:
+    """A run that is trained: what came of it, and how far its evaluation is."""
+    diverged = manifest["outcome"] == "diverged"
+    notes = ["from results/cached/"] if run in flow.cached else []
+    if diverged:
+        notes.append(f"in step {manifest['diverged_at']}: {manifest.get('reason', 'a number was not finite')}")
+    notes.append(evaluation_note(flow, run))
+    steps, state = flow.plan.runs[run].steps, "diverged" if diverged else "done"
+    return RunStatus(run, state, manifest["steps"], steps, "; ".join(filter(None, notes)))
+
+
+def evaluation_note(flow: Workflow, run: str) -> str:
+    """What is left of the evaluation of a trained run or a base model, with what its newest log says; "" if nothing."""
+    if all(Path(file).is_file() for file in flow.score_files(run)):
+        return ""
+    logs = [path for rule in ("evaluate", "score") for path in (flow.paths.root / "logs" / rule).glob(f"{run}.*.log")]
+    log = max(logs, key=lambda path: path.stat().st_mtime, default=None)
+    if log and any(is_held(lock) for lock in flow.paths.scores(run).glob(".*/lock")):
+        return f"is being evaluated (log: {log})"
+    said = last_line(log) if log else None
+    return f"not evaluated yet: {shortened(said)} (log: {log})" if said else "not evaluated yet"
+
+
+def _not_begun(run: str, steps: int) -> RunStatus:
+    """A run that has left no trace of its own; its Slurm job may have ended before the training began."""
+    slurm = newest_log(SLURM_LOGS / run)
+    said = last_line(slurm) if slurm else None
+    if said is None:
+        return RunStatus(run, "waiting", 0, steps, "")
+    state = "waiting" if is_held(WORKFLOW_LOCK) else "failed"  # while a workflow runs, the job may just be starting
+    return RunStatus(run, state, 0, steps, f"{shortened(said)} (log: {slurm})")
 
 
 def _interrupted(run: str, step: int, steps: int, log: Path, own_log: Path) -> RunStatus:
@@ -116,7 +146,7 @@ def newest_log(directory: Path) -> Path | None:
 def slurm_said(log: Path) -> str | None:
     """Why Slurm ended a job (its limit, its memory, a preemption), if it did."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return next((line.strip() for line in reversed(lines) if line.startswith("slurmstepd: error: ")), None)
+    return next((line.strip() for line in reversed(lines) if SLURM_ENDED.match(line)), None)
 
 
 def shortened(text: str) -> str:

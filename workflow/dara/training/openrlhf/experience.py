@@ -24,9 +24,13 @@ class DaraExperienceMaker(RemoteExperienceMaker):
 
     @torch.no_grad()
     def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
-        """The experiences of a step with their advantages; on several GPUs one for each, whole groups an update."""
+        """The experiences of a step with their advantages, dealt to the ranks so that whole groups go to an update.
+
+        Micro-batches of equal size, on one rank, are in the order of the rollouts already; those by tokens are not.
+        """
         experiences = super().make_experience_batch(rollout_samples)
-        return experiences if self.ranks == 1 else self._dealt(experiences)
+        in_order = self.ranks == 1 and not self.args.train.dynamic_batch_enable
+        return experiences if in_order else self._dealt(experiences)
 
     @torch.no_grad()
     def compute_advantages_and_returns(self, experiences: list[Experience]) -> list[Experience]:

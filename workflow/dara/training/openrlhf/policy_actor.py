@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import openrlhf.trainer.ray.ppo_actor as ppo_actor
 import torch
+from openrlhf.trainer.ppo_utils.experience import Experience
 from torch.utils.data import DataLoader
 
 from dara.training.openrlhf.strategy import DaraStrategy
@@ -31,13 +33,48 @@ def k3_in_place_of_k1(loss: torch.nn.Module, args: tuple, kwargs: dict[str, Any]
     return (*output[:2], (log_ratio.exp() - 1 - log_ratio).mean(), *output[3:])
 
 
+def weights_are_finite(parameters: Iterable[torch.nn.Parameter]) -> bool:
+    """Whether no weight of this rank is NaN or infinite; ZeRO stage 3 has a rank's shard in `ds_tensor`."""
+    return all(torch.isfinite(getattr(parameter, "ds_tensor", parameter)).all().item() for parameter in parameters)
+
+
+class DaraActorTrainer(ppo_actor.ActorPPOTrainer):
+    """Makes the updates of a rank; the loss also gives what our metrics need."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.actor_loss_fn.register_forward_hook(k3_in_place_of_k1, with_kwargs=True)
+
+    def training_step(
+        self, experience: Experience, kl_ctl: float, step: int, loss_batch_info: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """OpenRLHF's, with the entropy as the mean over the tokens of this micro-batch, as the other metrics are.
+
+        OpenRLHF's is the micro-batch's part of the update's mean, whose average over m micro-batches is m times too
+        small.
+        """
+        info = loss_batch_info or ppo_actor.get_loss_batch_info(
+            self.strategy,
+            experience.action_mask,
+            replay_buffer=self.replay_buffer,
+            step=step,
+            dynamic_batch=self.args.train.dynamic_batch_enable,
+        )
+        status = super().training_step(experience, kl_ctl, step, info)
+        part = info["dp_size"] * status["num_action_tokens"] / float(info["batch_num_tokens"])
+        status["metrics"]["entropy_loss"] = status["metrics"]["entropy_loss"] / part
+        return status
+
+
+ppo_actor.ActorPPOTrainer = DaraActorTrainer
+
+
 class DaraPolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_class):
     """A rank of the policy."""
 
     def init_model_from_pretrained(self, strategy: DaraStrategy, *args: Any, **kwargs: Any) -> None:
-        """OpenRLHF's, after which the loss also gives what our metrics need."""
+        """OpenRLHF's; the run's steps are counted from those that are there already."""
         super().init_model_from_pretrained(strategy, *args, **kwargs)
-        self.trainer.actor_loss_fn.register_forward_hook(k3_in_place_of_k1, with_kwargs=True)
         self._step = strategy.dara.done
 
     def fit(self, kl_ctl: float = 0) -> dict[str, Any]:
@@ -48,7 +85,7 @@ class DaraPolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_class
             self._keep_advantages()
         status = super().fit(kl_ctl)
         status["actor_grad_norm"] = float(np.mean(self.strategy.grad_norms))
-        status["weights_finite"] = all(torch.isfinite(p).all().item() for p in self.actor.model.parameters())
+        status["weights_finite"] = weights_are_finite(self.actor.model.parameters())
         return status
 
     def save_model(self) -> None:

@@ -12,9 +12,8 @@ from openrlhf.utils.deepspeed import DeepspeedStrategy
 
 from dara.training.openrlhf.settings import Settings
 
-FLOAT32 = (
-    "fp32"  # OpenRLHF's command line has no word for it, and its DeepSpeed configuration then enables neither half
-)
+FLOAT32 = "fp32"
+"""OpenRLHF's command line has no word for it, and its DeepSpeed configuration then enables neither half precision."""
 
 _dtype_of = openrlhf.utils.utils.convert_to_torch_dtype
 

@@ -108,6 +108,7 @@ class DaraTrainer(ppo_trainer.PPOTrainer.__ray_metadata__.modified_class):
         record.startups.append(round(time.time() - settings.started, 3))
         follow = tracker(settings.trackers, settings.directory, run_id(spec), record.metrics)
         found = out_of_time = None
+        self._step_began = time.monotonic()
         while record.steps < spec.steps and not found and not out_of_time:
             found = self._step()
             if found:
@@ -122,13 +123,16 @@ class DaraTrainer(ppo_trainer.PPOTrainer.__ray_metadata__.modified_class):
         write_atomically(settings.output / OUTCOME, json.dumps(outcome) + "\n")
 
     def _step(self) -> Divergence | None:
-        """Make a step and record it, unless it is the one in which the run diverged."""
-        began = time.monotonic()
+        """Make a step and record it, unless it is the one in which the run diverged.
+
+        Its seconds include the checkpoint before it, as in the TRL engine.
+        """
         samples, *_ = self.samples_generator.generate_samples(**self.generate_kwargs)
         status, step = self.train_step(samples, self.record.steps)
         if not is_finite(status):
             return Divergence(step, "the loss, the gradient or a weight is not finite")
-        return self._complete_step(samples, status, time.monotonic() - began)
+        began, self._step_began = self._step_began, time.monotonic()
+        return self._complete_step(samples, status, self._step_began - began)
 
     def _out_of_time(self) -> str | None:
         """Why the run stops here for the next job to continue; None: it goes on."""

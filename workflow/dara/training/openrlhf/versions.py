@@ -9,7 +9,14 @@ from importlib.metadata import PackageNotFoundError, version
 TESTED = "0.11.2"
 NAMES = {
     "openrlhf.models": ("Actor", "PolicyLoss"),
-    "openrlhf.trainer.ppo_trainer": ("PPOTrainer", "prepare_datasets", "balance_experiences"),
+    "openrlhf.trainer.ppo_trainer": (
+        "PPOTrainer.fit",
+        "PPOTrainer.train_step",
+        "PPOTrainer.broadcast_to_vllm",
+        "PPOTrainer._compute_rollout_stats",
+        "prepare_datasets",
+        "balance_experiences",
+    ),
     "openrlhf.trainer.ppo_utils.experience": ("Experience", "make_experience_batch", "split_experience_batch"),
     "openrlhf.trainer.ppo_utils.experience_maker": (
         "RemoteExperienceMaker.make_experience_batch",
@@ -21,8 +28,21 @@ NAMES = {
         "SamplesGenerator._dispatch_prompts_to_vllm",
         "SamplesGenerator._process_response_into_experience",
     ),
-    "openrlhf.trainer.ray.ppo_actor": ("PolicyModelActor", "DataLoader", "stateless_init_process_group"),
-    "openrlhf.trainer.ray.vllm_engine": ("RolloutRayActor", "create_vllm_engines"),
+    "openrlhf.trainer.ray.ppo_actor": (
+        "ActorPPOTrainer.training_step",
+        "PolicyModelActor.init_model_from_pretrained",
+        "PolicyModelActor.fit",
+        "PolicyModelActor.save_model",
+        "PolicyModelActor.save_checkpoint",
+        "DataLoader",
+        "get_loss_batch_info",
+        "stateless_init_process_group",
+    ),
+    "openrlhf.trainer.ray.vllm_engine": (
+        "RolloutRayActor.generate_responses",
+        "create_vllm_engines",
+        "batch_vllm_engine_call",
+    ),
     "openrlhf.trainer.ray.vllm_worker_wrap": ("WorkerWrap.init_process_group", "WorkerWrap.update_weight"),
     "openrlhf.utils": ("get_strategy",),
     "openrlhf.utils.agent": ("SingleTurnAgentExecutor.execute",),

@@ -175,6 +175,5 @@ if __name__ == "__main__":
     main(Path(sys.argv[1]))
     logging.shutdown()
     sys.stdout.flush()
-    os._exit(
-        0
-    )  # everything is closed, and what Python would do at its end takes ten seconds with vLLM and torch loaded
+    # Everything is closed, and Python's own end takes ten seconds with vLLM and torch loaded.
+    os._exit(0)
