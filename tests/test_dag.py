@@ -30,6 +30,12 @@ def test_jobs_share_the_checkpoints_of_a_run(paper):
     assert {str(Path(part).parent) for part in parts} == {str(paper.paths.scores(run))}
     (base, *_) = paper.bases
     assert paper.evaluation_parts(base, "bfcl_v4") == []  # one checkpoint, one job
+    assert paper.evaluation_parts(run, "toolrl_validation") == []  # minutes
+    gathering, whole = paper.evaluation_job(run, "bfcl_v4"), paper.evaluation_job(run, "toolrl_validation")
+    assert (gathering.gpus, gathering.cpus, gathering.memory_mb) == (0, 1, 8000)
+    own = paper.resources(run)
+    assert (whole.gpus, whole.minutes) == (own.evaluation_gpus, own.evaluation_minutes)
+    assert whole.memory_mb * own.gpus == own.memory_mb * own.evaluation_gpus  # its share of a node
     laptop = flow("laptop")
     assert laptop.evaluation_parts(next(iter(laptop.plan.runs)), "laptop_tools") == []
 

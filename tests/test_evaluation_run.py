@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dara.evaluation.generate import Part, generate_checkpoints
+from dara.evaluation.generate import Part, _checksums, gather, generate_checkpoints
 from dara.evaluation.score import read_scores, responses_path, score_checkpoints, scores_path, summarise
 from evaluation_fakes import FakeSampler, benchmark, write_cases, write_checkpoints
 
@@ -201,43 +201,44 @@ def test_jobs_that_share_the_checkpoints_make_what_one_job_makes(tmp_path):
         generate_checkpoints(checkpoints, spec, cases, shared, make_sampler=sampler, part=Part(number, 2))
         made.append(sampler.calls)
         assert not (shared / "laptop_math.identity.json").exists()
-    last = FakeSampler(str.upper)
-    generate_checkpoints(checkpoints, spec, cases, shared, make_sampler=last)
-    assert [*made, last.calls] == [1, 2, 0]
+    gather(list(checkpoints), spec, cases, shared)
+    assert made == [1, 2]
     for name in ("laptop_math.identity.json", *(f"step_{step}/laptop_math.jsonl.gz" for step in checkpoints)):
         assert (shared / name).read_bytes() == (one / name).read_bytes()
 
 
-def test_the_last_of_the_jobs_needs_no_accelerator(tmp_path):
-    """It makes nothing, so its own machine is no part of what made the responses."""
+def test_gathering_needs_no_sampler_and_can_be_made_again(tmp_path):
     cases, out = tmp_path / "cases", tmp_path / "run"
     write_cases("laptop_math", cases)
     checkpoints, spec = write_checkpoints(tmp_path, [10, 20]), benchmark("laptop_math")
+    made = FakeSampler(str.upper, identity="cuda")
+    generate_checkpoints(checkpoints, spec, cases, out, make_sampler=made, part=Part(1, 2))
+    identity = out / "laptop_math.identity.json"
+    with pytest.raises(ValueError, match=r"1 of 2 response files of run are missing.*step_20.*delete .*part\*\.done"):
+        gather([10, 20], spec, cases, out)
+    assert not identity.exists()
+    generate_checkpoints(checkpoints, spec, cases, out, make_sampler=made, part=Part(2, 2))
+    for _ in range(2):  # Snakemake deletes the output of a job that it runs again
+        gather([10, 20], spec, cases, out)
+        assert json.loads(identity.read_text())["sampler"] == {"sampler": "cuda"}
+        identity.unlink()
+    assert made.calls == 2
+    generate_checkpoints(checkpoints, spec, cases, out, make_sampler=made, part=Part(2, 2))  # a part that is run again
+    assert made.calls == 2
 
-    def sampler(device: str, name: str = "vllm") -> FakeSampler:
-        fake = FakeSampler(str.upper)
-        fake.identity = {"sampler": name, "device": device}
-        return fake
 
-    generate_checkpoints(checkpoints, spec, cases, out, make_sampler=sampler("cuda"), part=Part(1, 2))
-    unfinished = out / ".laptop_math.identity.unfinished.json"
-    assert unfinished.is_file()
-    generate_checkpoints(checkpoints, spec, cases, out, make_sampler=sampler("cuda"), part=Part(2, 2))
-    last = sampler("cpu")
-    generate_checkpoints(checkpoints, spec, cases, out, make_sampler=last)
-    identity = json.loads((out / "laptop_math.identity.json").read_text())
-    assert (last.calls, identity["sampler"]["device"]) == (0, "cuda")
-    assert not unfinished.exists()
-    # With another sampler, or where something is missing, it is other work.
-    (out / "laptop_math.identity.json").rename(unfinished)
-    other = sampler("cpu", "transformers")
-    generate_checkpoints(checkpoints, spec, cases, out, make_sampler=other)
-    assert other.calls == 2
-    (out / "laptop_math.identity.json").rename(unfinished)
-    responses_path(out, 20, "laptop_math").unlink()
-    last = sampler("cpu", "transformers")
-    generate_checkpoints(checkpoints, spec, cases, out, make_sampler=last)
-    assert last.calls == 1
+def test_checksums_that_a_manifest_has_are_not_computed_again(tmp_path):
+    checkpoints = write_checkpoints(tmp_path, [10, 20])
+    spec = benchmark("bfcl_v4")
+    for path in checkpoints.values():
+        (path / "tokenizer.json").write_text("{}")
+    computed = _checksums(checkpoints, spec, {})
+    assert sorted(computed[10]) == ["model.safetensors", "tokenizer.json"]
+    known = {10: {"model.safetensors": "0" * 64, "config.json": "1" * 64}}
+    assert _checksums(checkpoints, spec, known) == {
+        10: {"model.safetensors": "0" * 64, "tokenizer.json": computed[10]["tokenizer.json"]},
+        20: computed[20],
+    }
 
 
 def test_scores_do_not_outlive_their_responses(tmp_path):

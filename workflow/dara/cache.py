@@ -82,7 +82,11 @@ def _scored_as(path: Path, benchmark: Benchmark) -> bool:
 
 def _copy(source: Path, target: Path) -> None:
     for path in sorted(source.rglob("*")):
-        if path.is_dir() or any(part.startswith(".") for part in path.relative_to(source).parts):
+        if (
+            path.is_dir()
+            or path.suffix == ".done"
+            or any(part.startswith(".") for part in path.relative_to(source).parts)
+        ):
             continue
         copy = target / path.relative_to(source)
         if path.suffix in GZIPPED:

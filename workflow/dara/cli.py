@@ -108,6 +108,7 @@ def _workflow_verbs(verb: Callable) -> None:
         ("--samples", int, "with --model: responses a case (default: the paper's)"),
         ("--batch-size", int, "with --model: sequences generated at once"),
         ("--max-response-tokens", int, "with --model: longest response (default: the paper's)"),
+        ("--gather", bool, "with a manifest: all parts have ended; put down what made their responses"),
         ("--part", str, "with a manifest: K/N, the K-th of N jobs that share the checkpoints"),
         ("--sampler", str, "with --model: transformers (default) or vllm"),
         FETCH,

@@ -121,6 +121,20 @@ class Resources(Model):
         return math.ceil(self.hours * 60)
 
     @property
+    def evaluation_cpus(self) -> int:
+        """CPU cores of an evaluation: its share of a training's, by GPUs."""
+        return max(1, round(self.cpus * self._evaluation_share))
+
+    @property
+    def evaluation_memory_mb(self) -> int:
+        """Main memory of an evaluation: the same share."""
+        return math.ceil(self.memory_mb * self._evaluation_share)
+
+    @property
+    def _evaluation_share(self) -> float:
+        return self.evaluation_gpus / self.gpus if self.gpus and self.evaluation_gpus else 1.0
+
+    @property
     def evaluation_minutes(self) -> int:
         """Time limit of an evaluation job."""
         return math.ceil(self.evaluation_hours * 60)

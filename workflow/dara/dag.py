@@ -148,10 +148,20 @@ class Workflow:
 
     def evaluation_parts(self, run: str, benchmark: str) -> list[str]:
         """What the jobs that share the checkpoints of a run leave behind; none where one job makes all."""
+        if benchmark != self.benchmarks_of(run)[0].name:  # validation rewards take minutes
+            return []
         checkpoints = 1 if run in self.bases else len(self.plan.runs[run].checkpoint_steps)
         jobs = min(self.configuration.preset.evaluation_jobs, checkpoints)
         parts = [f"{benchmark}.part{number}of{jobs}.done" for number in range(1, jobs + 1)] if jobs > 1 else []
         return [str(self.paths.scores(run) / part) for part in parts]
+
+    def evaluation_job(self, run: str, benchmark: str) -> Resources:
+        """The hardware of the job that evaluates a run, as those of a training: little where it only gathers parts."""
+        if self.evaluation_parts(run, benchmark):
+            return Resources(cpus=1, memory_gb=8, hours=1)
+        own = self.resources(run)
+        gpus, cpus, hours = own.evaluation_gpus, own.evaluation_cpus, own.evaluation_hours
+        return Resources(gpus=gpus, cpus=cpus, memory_gb=own.evaluation_memory_mb / 1000, hours=hours)
 
     def scoring_cores(self, name: str) -> int:
         """Cores that score the responses to a benchmark: one for those of the laptop, which are few."""

@@ -152,15 +152,20 @@ def evaluate(arguments: argparse.Namespace) -> None:
         _evaluate_model(arguments)
         return
     from dara.config import Benchmark
-    from dara.evaluation.generate import Part, generate_checkpoints
+    from dara.evaluation.generate import Part, gather, generate_checkpoints
 
     if arguments.manifest is None:
         raise ValueError("name the manifest of a run or of a base model, or any model with --model DIRECTORY_OR_ID")
     benchmark, out = Benchmark.model_validate_json(arguments.benchmark), _needed(arguments, "out")
     part = Part.parse(arguments.part) if arguments.part else None
-    with directory_lock(out / (f".part{part.number}" if part else ".lock"), seconds=HANDOVER_SECONDS):
-        cases = _cases_directory(benchmark.name, _needed(arguments, "data"))
-        generate_checkpoints(_checkpoints(arguments.manifest), benchmark, cases, out, part=part)
+    cases, checkpoints = _cases_directory(benchmark.name, _needed(arguments, "data")), _checkpoints(arguments.manifest)
+    name = f".{benchmark.name}.{f'part{part.number}' if part else 'lock'}"
+    with directory_lock(out / name, seconds=HANDOVER_SECONDS):
+        if arguments.gather:
+            gather(list(checkpoints), benchmark, cases, out)
+        else:
+            sums = _checksums(arguments.manifest)
+            generate_checkpoints(checkpoints, benchmark, cases, out, part=part, checksums=sums)
 
 
 def _evaluate_model(arguments: argparse.Namespace) -> None:
@@ -178,7 +183,7 @@ def score(arguments: argparse.Namespace) -> None:
     from dara.files import sha256, write_atomically
 
     benchmark, out = Benchmark.model_validate_json(arguments.benchmark), arguments.out
-    with directory_lock(out / ".lock", seconds=HANDOVER_SECONDS):
+    with directory_lock(out / f".{benchmark.name}.lock", seconds=HANDOVER_SECONDS):
         identity = json.loads(identity_path(out, benchmark.name).read_text(encoding="utf-8"))
         steps = [int(step) for step in identity["checkpoints"]]
         cases = _cases_directory(benchmark.name, arguments.data)
@@ -350,6 +355,14 @@ def _checkpoints(manifest: Path) -> dict[int, Path]:
     if "checkpoints" not in content:
         return {0: _model_directory(manifest)}
     return {int(step): Path(entry["directory"]) for step, entry in content["checkpoints"].items()}
+
+
+def _checksums(manifest: Path) -> dict[int, dict[str, str]]:
+    """Step -> file -> sha256, as a run's or a base model's manifest has them."""
+    content = json.loads(manifest.read_text(encoding="utf-8"))
+    if "checkpoints" not in content:
+        return {0: content["sha256"]}
+    return {int(step): entry["sha256"] for step, entry in content["checkpoints"].items()}
 
 
 def _workflow(arguments: argparse.Namespace):

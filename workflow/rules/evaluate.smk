@@ -10,10 +10,10 @@ rule evaluate_part:
         touch(f"{OUT}/scores/{{run}}/{{benchmark}}.part{{part}}of{{parts}}.done"),
     log:
         f"{OUT}/logs/evaluate/{{run}}.{{benchmark}}.part{{part}}of{{parts}}.log",
-    threads: lambda wildcards: FLOW.resources(wildcards.run).cpus
+    threads: lambda wildcards: FLOW.resources(wildcards.run).evaluation_cpus
     resources:
         gpu=lambda wildcards: FLOW.resources(wildcards.run).evaluation_gpus,
-        mem_mb=lambda wildcards: FLOW.resources(wildcards.run).memory_mb,
+        mem_mb=lambda wildcards: FLOW.resources(wildcards.run).evaluation_memory_mb,
         runtime=lambda wildcards: FLOW.resources(wildcards.run).evaluation_minutes,
     params:
         benchmark=lambda wildcards: FLOW.benchmark_json(wildcards.benchmark),
@@ -37,19 +37,24 @@ rule evaluate:
         f"{OUT}/logs/evaluate/{{run}}.{{benchmark}}.log",
     benchmark:
         f"{OUT}/benchmarks/evaluate/{{run}}.{{benchmark}}.tsv"
-    threads: lambda wildcards: FLOW.resources(wildcards.run).cpus
+    threads: lambda wildcards: FLOW.evaluation_job(wildcards.run, wildcards.benchmark).cpus
     resources:
-        gpu=lambda wildcards, input: (
-            0 if input.get("parts") else FLOW.resources(wildcards.run).evaluation_gpus
-        ),
-        mem_mb=lambda wildcards: FLOW.resources(wildcards.run).memory_mb,
-        runtime=lambda wildcards: FLOW.resources(wildcards.run).evaluation_minutes,
+        gpu=lambda wildcards: FLOW.evaluation_job(
+            wildcards.run, wildcards.benchmark
+        ).gpus,
+        mem_mb=lambda wildcards: FLOW.evaluation_job(
+            wildcards.run, wildcards.benchmark
+        ).memory_mb,
+        runtime=lambda wildcards: FLOW.evaluation_job(
+            wildcards.run, wildcards.benchmark
+        ).minutes,
     params:
         benchmark=lambda wildcards: FLOW.benchmark_json(wildcards.benchmark),
         out=subpath(output[0], parent=True),
+        gather=lambda wildcards, input: "--gather" if input.get("parts") else "",
     shell:
         "{EVALUATION_PYTHON} -m dara evaluate {input.manifest} --data {input.data} --benchmark {params.benchmark:q} "
-        "--out {params.out} 2>&1 | tee {log}"
+        "--out {params.out} {params.gather} 2>&1 | tee {log}"
 
 
 rule score:

@@ -60,6 +60,7 @@ def generate_checkpoints(
     out_dir: Path,
     make_sampler: Callable[[Path, int], Sampler] | None = None,
     part: Part | None = None,
+    checksums: Mapping[int, Mapping[str, str]] | None = None,
 ) -> None:
     """Write `<out_dir>/step_<N>/<benchmark>.jsonl.gz` for each checkpoint and, last,
     `<out_dir>/<benchmark>.identity.json`.
@@ -73,9 +74,9 @@ def generate_checkpoints(
             of a run that diverged before its first.
         cases_dir: directory of the benchmark's cases.
         make_sampler: (checkpoint directory, batch size) -> sampler; by default the one that the benchmark names.
-        part: make only the responses of some checkpoints, beside jobs that make the others; the identity is written by
-            a job without a part, which finds all of them. That job makes nothing, so it may run on another machine:
-            what the sampler is there does not matter.
+        part: make only the responses of some checkpoints, beside jobs that make the others; `gather` writes the
+            identity when all are there.
+        checksums: step -> file -> sha256, where a manifest has them: hours of reading, for large models.
 
     Raises:
         ValueError: a checkpoint is missing, a case is wrong, or finished responses of another identity are in the way.
@@ -87,11 +88,13 @@ def generate_checkpoints(
     samplers = {step: make_sampler(checkpoints[step], benchmark.batch_size) for step in sorted(checkpoints)}
     # A run that diverged before its first checkpoint has nothing to generate, but an identity like the others.
     sampler = next(iter(samplers.values()), None) or make_sampler(out_dir, benchmark.batch_size)
-    identity = _identity(benchmark, cases_dir, checkpoints, sampler)
-    if part is None:
-        identity = _made_elsewhere(out_dir, benchmark, identity, cases) or identity
+    identity = _identity(benchmark, cases_dir, _checksums(checkpoints, benchmark, checksums or {}), sampler)
     # Parts that start together must not take each other's first responses for leftovers.
-    beginning = directory_lock(out_dir / ".begin", seconds=HANDOVER_SECONDS) if part else contextlib.nullcontext()
+    beginning = (
+        directory_lock(out_dir / f".{benchmark.name}.begin", seconds=HANDOVER_SECONDS)
+        if part
+        else contextlib.nullcontext()
+    )
     with beginning:
         usable = _begin(out_dir, benchmark.name, identity)
     if part:
@@ -116,6 +119,28 @@ def generate_checkpoints(
         logger.info("%s: %d responses, about %.0f s left", where, len(cases) * benchmark.samples, left)
     if part is None:
         _work_path(out_dir, benchmark.name).replace(identity_path(out_dir, benchmark.name))
+
+
+def gather(steps: Sequence[int], benchmark: Benchmark, cases_dir: Path, out_dir: Path) -> None:
+    """Write the identity of responses that the parts have made, once all of them are there. Nothing is generated.
+
+    What the parts put down stays, so that a gathering that was interrupted can be made again.
+
+    Raises:
+        ValueError: responses are missing; the message names them.
+    """
+    final, work = identity_path(out_dir, benchmark.name), _work_path(out_dir, benchmark.name)
+    cases = select_cases(BENCHMARKS[benchmark.name].load_cases(benchmark.name, cases_dir), benchmark.limit)
+    paths = [responses_path(out_dir, step, benchmark.name) for step in sorted(steps)]
+    missing = [path for path in paths if not _is_complete(path, cases, benchmark.samples)]
+    if missing or not (work.is_file() or final.is_file()):
+        raise ValueError(
+            f"{len(missing)} of {len(paths)} response files of {out_dir.name} are missing or incomplete"
+            f"{f' (the first: {missing[0]})' if missing else ''}; delete {out_dir}/{benchmark.name}.part*.done, and "
+            "the workflow makes what is missing"
+        )
+    if work.is_file():
+        write_atomically(final, work.read_bytes())
 
 
 def _by_request(
@@ -167,12 +192,10 @@ def _remake_command(out_dir: Path) -> str:
 
 
 def _identity(
-    benchmark: Benchmark, cases_dir: Path, checkpoints: Mapping[int, Path], sampler: Sampler
+    benchmark: Benchmark, cases_dir: Path, weights: Mapping[int, Mapping[str, str]], sampler: Sampler
 ) -> dict[str, Any]:
     """What makes the responses, in values of JSON; how they are scored is no part of it."""
     module = BENCHMARKS[benchmark.name]
-    patterns = ("*.safetensors",) if benchmark.name in ONE_STREAM else ("*.safetensors", *TOKENIZER_FILES)
-    weights = {step: _checksums(path, patterns) for step, path in checkpoints.items()}
     identity = {
         "schema": 1,
         "benchmark": benchmark.name,
@@ -192,8 +215,19 @@ def _identity(
     return identity
 
 
-def _checksums(checkpoint: Path, patterns: Sequence[str]) -> dict[str, str]:
-    return sha256_of({path for pattern in patterns for path in checkpoint.glob(pattern)}, checkpoint)
+def _checksums(
+    checkpoints: Mapping[int, Path], benchmark: Benchmark, known: Mapping[int, Mapping[str, str]]
+) -> dict[int, dict[str, str]]:
+    """File -> sha256 of what makes the responses of each checkpoint; those that are known are not computed again."""
+    if benchmark.name in ONE_STREAM:
+        return {step: sha256_of(path.glob("*.safetensors"), path) for step, path in checkpoints.items()}
+    sums = {}
+    for step, path in checkpoints.items():
+        files = {file for pattern in ("*.safetensors", *TOKENIZER_FILES) for file in path.glob(pattern)}
+        listed = known.get(step, {})
+        computed = sha256_of([file for file in files if file.name not in listed], path)
+        sums[step] = computed | {file.name: listed[file.name] for file in files if file.name in listed}
+    return sums
 
 
 def _begin(out_dir: Path, name: str, identity: dict[str, Any]) -> bool:
@@ -222,21 +256,6 @@ def _begin(out_dir: Path, name: str, identity: dict[str, Any]) -> bool:
             path.unlink()
     write_atomically(work, (json.dumps(identity, indent=2, sort_keys=True) + "\n").encode())
     return same
-
-
-def _made_elsewhere(
-    out_dir: Path, benchmark: Benchmark, identity: dict[str, Any], cases: Sequence[Case]
-) -> dict[str, Any] | None:
-    """The identity of unfinished work in which all responses are there, made by the same sampler on another machine."""
-    work = _work_path(out_dir, benchmark.name)
-    if identity_path(out_dir, benchmark.name).is_file() or not work.is_file():
-        return None
-    made = json.loads(work.read_text("utf-8"))
-    same_name = made["sampler"].get("sampler") == identity["sampler"].get("sampler")
-    if not same_name or {**made, "sampler": None} != {**identity, "sampler": None}:
-        return None
-    paths = [responses_path(out_dir, int(step), benchmark.name) for step in identity["checkpoints"]]
-    return made if all(_is_complete(path, cases, benchmark.samples) for path in paths) else None
 
 
 def _work_path(out_dir: Path, name: str) -> Path:
