@@ -297,7 +297,9 @@ def _continue_in(environment: Path) -> None:
         return
     if not python.is_file():
         raise ValueError(f"{environment} has no bin/python; make the environment with `make openrlhf-cpu` or -cuda")
-    os.execv(python, [str(python), "-m", "dara", *sys.argv[1:]])
+    search = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment_variables = os.environ | {"PYTHONPATH": os.pathsep.join(search)}
+    os.execve(python, [str(python), "-m", "dara", *sys.argv[1:]], environment_variables)
 
 
 def _resources(model: str, arguments: argparse.Namespace):

@@ -7,7 +7,7 @@
   scaled to 0..1 of its declared range and the K rewards are averaged, so that the rule knows no task.
 
 Divergence is an outcome of the run, recorded with its step and reason; its files end before that step. It is never
-tried again with another seed. In the 70 cached runs of this repository the largest ratio of three norms in a row is 1.6
+tried again with another seed. In the cached runs of this repository the largest ratio of three norms in a row is 1.6
 and the smallest share of the best reward is 0.97, so that no rule is near to firing on a healthy run.
 """
 
