@@ -23,7 +23,7 @@ from test_workflow import copy_repository, environment, is_alive, wait_for
 
 pytestmark = pytest.mark.slurm
 
-STEPS, EVERY = 100, 10
+STEPS, EVERY = 250, 25  # long enough that no run ends while another one starts again
 SHARES = 2  # jobs that evaluate a run
 COMMAND = ["--profile", "slurm", "--profile", "profiles/slurm/site.yaml", "--configfile", "config/presets/smoke.yaml"]
 TARGETS = ["--", "evaluated", "results/smoke/tables/final_scores.md", "results/smoke/figures/learning.png"]
@@ -161,6 +161,8 @@ def history(cluster, clone) -> History:
     wait_for(lambda: not cluster.unfinished())
     past.left_alive = [run for run in past.runs if is_alive(past.trainer(run))]
     with snakemake(past, *TARGETS) as process:
+        # One that was published while the jobs were being cancelled is not started again.
+        past.interrupted = {run: count for run, count in past.interrupted.items() if run in past.unfinished()}
         wait_for(lambda: all(len(past.starts(run)) > count for run, count in past.interrupted.items()), process, 400)
         past.preempted = past.unfinished()
         everything = cluster.run("sbatch", "--parsable", "-p", "gpu", "--gres=gpu:8", "--mem=100", "--wrap", "sleep 1")
