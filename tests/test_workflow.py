@@ -290,6 +290,9 @@ def test_reuse_only_names_what_is_missing(fresh):
     assert "make reproduce PRESET=smoke" in done.stdout
 
 
+NO_PARAMS = ("FLOW", "TIME_LIMIT", "EVALUATION_PYTHON")
+
+
 def test_format_and_lint_are_clean(fresh):
     rules = [str(path) for path in sorted((fresh / "workflow/rules").glob("*.smk"))]
     formatted = subprocess.run(
@@ -297,4 +300,6 @@ def test_format_and_lint_are_clean(fresh):
     )
     assert formatted.returncode == 0, formatted.stderr
     advice = {line.strip() for line in snakemake(fresh, "--lint").stdout.splitlines() if line.startswith("    *")}
-    assert advice == {"* Specify a conda environment or container for each rule.:"}
+    # Where a job runs, and for how long, is no param: a changed one would train finished runs again.
+    outside = [f"* Shell command directly uses variable {name} from outside of the rule:" for name in NO_PARAMS]
+    assert advice == {"* Specify a conda environment or container for each rule.:", *outside}
