@@ -23,7 +23,7 @@ MODEL_NAME = "dara"  # the checker's key for its table of models; an underscore 
 # A call of nothing: bfcl-eval answers that the name is not defined. It stands for calls that are not executed.
 UNKNOWN_CALL = "unknown_function()"
 # The checker fails with one of these on values that it does not expect, such as a number of 5,000 digits; no gold
-# answer is such a value.
+# answer is such a value. NotImplementedError is bfcl-eval's own, for Java types that it does not convert.
 CHECKER_FAILS = (RecursionError, ValueError, TypeError, AttributeError, LookupError, NotImplementedError)
 
 Calls = list[dict[str, Any]]

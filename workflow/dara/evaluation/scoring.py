@@ -71,14 +71,16 @@ class ScoringPool:
 
         with ThreadPoolExecutor(len(self._sandboxes)) as threads:
             chunks = [threads.submit(work, keys[start : start + CHUNK]) for start in range(0, len(keys), CHUNK)]
+            finished = False
             try:
                 for chunk in as_completed(chunks):
                     for key, outcome in zip(*chunk.result(), strict=True):
                         keep(key, outcome)
-            except BaseException:
-                threads.shutdown(wait=False, cancel_futures=True)
-                self.__exit__()  # nobody waits for what the others are at
-                raise
+                finished = True
+            finally:
+                if not finished:  # an error or an interrupt: nobody waits for what the others are at
+                    threads.shutdown(wait=False, cancel_futures=True)
+                    self.__exit__()
 
 
 class Journal:
