@@ -8,6 +8,7 @@ import pytest
 
 from dara.dag import Workflow
 from dara.loading import ConfigurationError, merge, read_yaml
+from dara.preflight import check_available, check_environments
 
 ROOT = Path(__file__).parents[1]
 
@@ -64,26 +65,26 @@ def test_hardware_is_that_of_the_model_or_of_the_preset(paper):
 
 def test_an_environment_that_is_not_there_is_named():
     ready = flow("laptop")
-    ready.check_environments()
+    check_environments(ready)
     assert ready.evaluation_python == "python"
     missing = flow("laptop-openrlhf", reuse="none", training_environment=".venv-nowhere")
     with pytest.raises(
         ConfigurationError, match=r"training_environment .*\.venv-nowhere is not there; make it with `make"
     ):
-        missing.check_environments()
+        check_environments(missing)
 
 
 def test_what_cannot_be_fetched_is_listed_before_any_job(paper, monkeypatch):
     monkeypatch.setattr("dara.data.downloads.answers", lambda address: False)
     with pytest.raises(ConfigurationError) as error:
-        paper.check_available()
+        check_available(paper)
     text = str(error.value)
     assert text.startswith("preset paper: 14 needed and neither here nor within reach")
     for name in ("toolrl_train", "deepscaler", "math500", "Qwen/Qwen2.5-1.5B-Instruct at revision 989aa7980e4c"):
         assert name in text
-    flow("laptop").check_available()  # generated data and models need nothing
+    check_available(flow("laptop"))  # generated data and models need nothing
 
 
 def test_what_can_be_fetched_is_no_error(paper, monkeypatch):
     monkeypatch.setattr("dara.data.downloads.answers", lambda address: True)
-    paper.check_available()
+    check_available(paper)

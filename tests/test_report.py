@@ -349,7 +349,7 @@ def finish(flow: Workflow, name: str) -> None:
 
 def draw(flow: Workflow) -> None:
     """One figure and one table of ours; the published and the side-by-side table of the same name."""
-    figure, table = flow.outputs("figures")[0], flow.outputs("tables")[0]
+    figure, table = flow.outputs.ids("figures")[0], flow.outputs.ids("tables")[0]
     (flow.paths.root / "figures").mkdir()
     (flow.paths.root / "figures" / f"{figure}.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"></svg>')
     built = Table(pd.DataFrame({"A": ["<script>1</script>"]}), "A <i>title</i>", ["a note"], ["A"])
@@ -412,7 +412,7 @@ def test_each_link_in_the_page_has_its_place_and_each_place_one_name(page):
 
 def test_what_is_missing_is_named(flow, page):
     missing = next(reversed(flow.plan.runs))
-    for figure in flow.outputs("figures")[1:]:
+    for figure in flow.outputs.ids("figures")[1:]:
         path = (flow.paths.root / "figures" / f"{figure}.png").as_posix()
         assert f"Missing: <code>{path}</code>" in page
         assert f"snakemake --profile profiles/local --configfile config/presets/smoke.yaml -- {path}" in page

@@ -47,13 +47,19 @@ def cluster(tmp_path_factory, request) -> Iterator[SlurmCluster]:
         yield started
 
 
-@pytest.fixture(scope="module")
-def clone(tmp_path_factory) -> Path:
-    """A copy of the repository with a smoke preset of one task, long enough to be in the middle of, a GPU for each run."""
-    clone = copy_repository(tmp_path_factory.mktemp("clone"))
+def ready_clone(directory: Path) -> Path:
+    """A copy of the repository for this cluster: as a user's clone, with the site file."""
+    clone = copy_repository(directory)
     if not (clone / "slurm").exists():
         (clone / "slurm").symlink_to("profiles/slurm")
     (clone / "profiles/slurm/site.yaml").write_text(SITE)
+    return clone
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory) -> Path:
+    """A clone with a smoke preset of one task, long enough to be in the middle of, a GPU for each run."""
+    clone = ready_clone(tmp_path_factory.mktemp("clone"))
     preset = yaml.safe_load((clone / "config/presets/smoke.yaml").read_text())
     del preset["tasks"]["math"], preset["experiments"]["math_main"]
     preset["tasks"]["tool_calling"] |= {"steps": STEPS, "checkpoint_every": EVERY}
@@ -298,3 +304,25 @@ def test_jobs_need_no_network(history):
         pytest.skip("this machine can make no network namespace")
     devices = history.cluster.run("srun", "--mem=10", "cat", "/proc/net/dev").splitlines()
     assert [line.split(":")[0].strip() for line in devices if ":" in line] == ["lo"]
+
+
+def test_the_smoke_matrix_as_it_stands_ends_with_its_report(cluster, tmp_path):
+    """Both tasks and both methods of the committed preset, undisturbed, and everything that follows from them."""
+    whole = History(ready_clone(tmp_path), cluster)
+    with snakemake(whole, "--", "all", "html") as process:
+        process.wait(timeout=1200)
+    assert whole.returncodes == [0], whole.outputs[0][-6000:]
+    results = whole.clone / "results/smoke"
+    assert sorted(run.split("-s100-")[0] for run in whole.runs) == [
+        "math-smoke-math-dara_sym-g4",
+        "math-smoke-math-gdpo-g4",
+        "tool_calling-smoke-tool-dara_sym-g4",
+        "tool_calling-smoke-tool-gdpo-g4",
+    ]
+    for run in whole.runs:
+        assert whole.manifest(run)["outcome"] == "completed"
+        assert [job["JobState"] for job in whole.jobs(run)] == ["COMPLETED"]
+        assert len(list((results / f"scores/{run}").glob("step_*/*.csv"))) == 2
+    for task in ("tool", "math"):
+        assert "DARA-Sym" in (results / f"tables/{task}_final_scores.md").read_text()
+    assert (results / "report.html").stat().st_size > 100_000

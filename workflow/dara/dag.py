@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shlex
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,13 +12,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from dara import cache
-from dara.config import Benchmark, Configuration, Experiment, HubData, HubModel, ModelSpec, Resources, RunSpec
-from dara.loading import ConfigurationError, load_all_presets, load_configuration, load_published
+from dara.config import Benchmark, Configuration, ModelSpec, Resources, RunSpec
+from dara.loading import ConfigurationError, load_all_presets, load_configuration
+from dara.outputs import Outputs
+from dara.preflight import check_cached_only, python_of
 from dara.runs import Paths, Plan, base_id, canonical_json, data_id, model_id, plan_runs
+from dara.specs import PUBLISHED_BENCHMARKS
 
 RUN_FILES = ("metrics.jsonl", "rewards.npz", "samples.jsonl.gz", "timings.json", "manifest.json")
-FORMS = {"tables": ("md", "tex", "csv"), "side_by_side": ("md", "tex", "csv"), "figures": ("png", "svg")}
-PUBLISHED_BENCHMARKS = ("bfcl_v4", "math_five")
 FRAMES = ("runs", "training_curves", "checkpoint_scores", "score_intervals", "crossings", "energies")
 
 
@@ -49,7 +46,7 @@ class Workflow:
         default = root / "config" / "presets" / "laptop.yaml"
         files = [root / "config" / "config.yaml", *([Path(path) for path in overlays] or [default])]
         flow = cls(load_configuration(root, values, files), root)
-        flow._check_cached_only(presets)
+        check_cached_only(flow, presets)
         return flow
 
     @cached_property
@@ -238,106 +235,20 @@ class Workflow:
         environment = self.configuration.preset.evaluation_environment
         return str(python_of(self.root / environment)) if environment else "python"
 
-    def check_available(self) -> None:
-        """ConfigurationError that lists published data and models which are neither here nor within reach."""
-        models = [spec for spec in self.plan.models.values() if isinstance(spec, HubModel)]
-        data = [spec for spec in self.plan.data.values() if isinstance(spec, HubData)]
-        if self.reuse == "only" or not (models or data):
-            return
-        from dara.data.hub import check_available, fetch_as_configured
-        from dara.data.published import sources_of, sources_of_benchmark
-
-        benchmarks = {item.name for run in self.plan.runs for item in self.benchmarks_of(run)} & {*PUBLISHED_BENCHMARKS}
-        sources = [name for spec in data for name in sources_of(spec)]
-        sources += [name for benchmark in benchmarks for name in sources_of_benchmark(benchmark)]
-        fetch = fetch_as_configured(self.root, json.loads(self.fetching))
-        try:
-            check_available(sources, [(spec.hub, spec.revision) for spec in models], fetch)
-        except ValueError as error:
-            raise ConfigurationError(f"preset {self.configuration.preset.preset}: {error}") from None
-
-    def check_environments(self) -> None:
-        """ConfigurationError if an environment that trains or generates is not there."""
-        preset = self.configuration.preset
-        engines = {spec.engine for run, spec in self.plan.runs.items() if run not in self.cached}
-        needed = {"training": preset.training_environment} if "openrlhf" in engines else {}
-        needed["evaluation"] = preset.evaluation_environment
-        for stage, environment in needed.items():
-            if self.reuse != "only" and environment and not python_of(self.root / environment).is_file():
-                raise ConfigurationError(
-                    f"{stage}_environment of preset {preset.preset}: {environment} is not there; "
-                    "make it with `make openrlhf-cpu` (no GPU) or `make openrlhf-cuda`"
-                )
-
-    def outputs(self, kind: str) -> list[str]:
-        """Ids (file names) of all tables or figures of the preset's experiments."""
-        experiments = [self.configuration.experiments[name] for name in self.configuration.preset.experiments]
-        return [output for experiment in experiments for output in getattr(experiment, kind)]
-
-    def owner_of(self, kind: str, output: str) -> tuple[Experiment, str]:
-        """The experiment that has this table or figure, with this preset's methods, and the module that makes it."""
-        for name, matrix in self.configuration.preset.experiments.items():
-            experiment = self.configuration.experiments[name]
-            if output in getattr(experiment, kind):
-                methods = self.configuration.methods_of(experiment, matrix)
-                return experiment.model_copy(update={"methods": methods}), getattr(experiment, kind)[output]
-        known = ", ".join(self.outputs(kind))
-        raise ConfigurationError(
-            f"no experiment of preset {self.configuration.preset.preset} has {kind}.{output}; it has {known}"
-        )
-
-    def code_of(self, kind: str, output: str) -> str:
-        """The module that draws a table or figure, so that an edit redraws it."""
-        return self._module(kind, self.owner_of(kind, output)[1])
-
-    def files_of(self, kind: str) -> list[str]:
-        """Every file of the preset's tables, figures, or side-by-side tables."""
-        suffix = "_side_by_side" if kind == "side_by_side" else ""
-        return _files(self.paths.root, kind, [output + suffix for output in self.outputs(kind)])
-
-    @property
-    def drawn(self) -> list[str]:
-        """Every file of every table and figure of the preset."""
-        return [file for kind in FORMS for file in self.files_of(kind)]
-
-    @property
-    def published_drawn(self) -> list[str]:
-        """Every file of every published table and figure."""
-        kinds = ("tables", "figures")
-        return [file for kind in kinds for file in _files(self.paths.published, kind, self.published_outputs(kind))]
+    @cached_property
+    def outputs(self) -> Outputs:
+        """The tables and figures of the preset."""
+        return Outputs.of_preset(self.configuration, self.root, self.paths.root)
 
     @cached_property
-    def published(self) -> dict[str, Experiment]:
-        """The published experiments."""
-        return load_published(self.root)
+    def published(self) -> Outputs:
+        """Those of the authors' numbers."""
+        return Outputs.of_published(self.root, self.paths.published)
 
     @property
     def published_data(self) -> list[str]:
         """The files of published numbers."""
         return sorted(str(path) for path in (self.paths.published / "data").glob("*.csv"))
-
-    @property
-    def published_settings(self) -> list[str]:
-        """The configuration files that published tables and figures are made from."""
-        return [os.path.relpath(self.root / "config" / name) for name in ("published.yaml", "methods.yaml")]
-
-    def published_outputs(self, kind: str) -> list[str]:
-        """Ids of all published tables or figures."""
-        return [output for experiment in self.published.values() for output in getattr(experiment, kind)]
-
-    def published_code(self, kind: str, output: str) -> str:
-        """The module that draws a published table or figure."""
-        return self._module(kind, published_owner(self.published, kind, output)[1])
-
-    def settings_of(self, kind: str, output: str) -> list[str]:
-        """The configuration files that a table or figure is made from, so that an edit (a label) makes it again."""
-        experiment, _ = self.owner_of(kind, output)
-        return [*self._experiment_files(experiment.experiment), os.path.relpath(self.root / "config/methods.yaml")]
-
-    @property
-    def thresholds(self) -> list[str]:
-        """The files that name the thresholds, so that another one is analysed."""
-        return self._experiment_files(*self.configuration.preset.experiments)
 
     def summary(self) -> str:
         """Where the results are, for the end of a workflow."""
@@ -348,51 +259,3 @@ class Workflow:
         if run in self.bases:
             return next(spec for spec in self.plan.runs.values() if base_id(spec.model) == run)
         return self.plan.runs[run]
-
-    def _module(self, kind: str, module: str) -> str:
-        folder = "figures" if kind == "figures" else "tables"
-        return os.path.relpath(self.root / "workflow/dara/analysis" / folder / f"{module}.py")
-
-    def _experiment_files(self, *names: str) -> list[str]:
-        return [os.path.relpath(self.root / f"config/experiments/{name}.yaml") for name in names]
-
-    def _check_cached_only(self, presets: dict[str, Configuration]) -> None:
-        """With `reuse: only` a run that is not cached is an error that names it."""
-        missing = [run for run in self.plan.runs if run not in self.cached]
-        if self.reuse != "only" or not missing:
-            return
-        preset = self.configuration.preset.preset
-        with_that = f"`make reproduce PRESET={preset}`" if preset in presets else "the workflow with `reuse: matching`"
-        raise ConfigurationError(
-            f"{len(missing)} of {len(self.plan.runs)} runs of preset {preset} are not in {self.paths.results}/cached/ "
-            f"(the first: {missing[0]}), and `reuse: only` forbids training. Train them with {with_that}."
-        )
-
-
-def _files(directory: Path, kind: str, outputs: list[str]) -> list[str]:
-    folder = directory / ("figures" if kind == "figures" else "tables")
-    return [str(folder / f"{output}.{form}") for output in outputs for form in FORMS[kind]]
-
-
-def published_owner(experiments: dict[str, Experiment], kind: str, output: str) -> tuple[Experiment, str]:
-    """The published experiment that has this table or figure, and the module that makes it."""
-    for experiment in experiments.values():
-        if output in getattr(experiment, kind):
-            return experiment, getattr(experiment, kind)[output]
-    known = ", ".join(output for experiment in experiments.values() for output in getattr(experiment, kind))
-    raise ConfigurationError(f"config/published.yaml has no {kind}.{output}; it has {known}")
-
-
-def python_of(environment: Path) -> Path:
-    """The Python of a virtual environment."""
-    return environment / "bin" / "python"
-
-
-@contextlib.contextmanager
-def user_errors() -> Iterator[None]:
-    """Turn a mistake in the configuration into its sentence alone, without a traceback, and end with exit code 1."""
-    try:
-        yield
-    except ConfigurationError as error:
-        sys.stderr.write(f"{error}\n")
-        raise SystemExit(1) from None

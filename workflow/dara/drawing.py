@@ -12,13 +12,14 @@ from dara.analysis.published import read_published
 from dara.analysis.view import View
 from dara.analysis.view_published import PublishedView
 from dara.analysis.view_runs import RunsView
-from dara.dag import Workflow, published_owner
-from dara.loading import load_published, read_methods
+from dara.dag import Workflow
+from dara.loading import read_methods
+from dara.outputs import Outputs
 
 
 def draw_ours(flow: Workflow, kind: str, output: str) -> None:
     """Write a table or figure (`kind`: tables, figures, side_by_side) of a preset."""
-    experiment, module = flow.owner_of(kind, output)
+    experiment, module = flow.outputs.owner(kind, output)
     view = RunsView(
         FrameFiles(flow.paths.frames), experiment, flow.configuration.methods, flow.configuration.preset.preset
     )
@@ -28,7 +29,7 @@ def draw_ours(flow: Workflow, kind: str, output: str) -> None:
     elif kind == "tables":
         _table((view,), module, stem, _settings(flow, module))
     else:
-        theirs = flow.published[experiment.experiment]
+        theirs = flow.published.experiments[experiment.experiment]
         published = PublishedView(read_published(flow.paths.published / "data"), theirs, flow.configuration.methods)
         stem = flow.paths.root / "tables" / f"{output}_side_by_side"
         _table((view, published), module, stem, _settings(flow, module))
@@ -36,7 +37,7 @@ def draw_ours(flow: Workflow, kind: str, output: str) -> None:
 
 def draw_published(root: Path, directory: Path, kind: str, output: str) -> None:
     """Write a table or figure of the published numbers in `<directory>/data/` into `<directory>/<kind>/`."""
-    experiment, module = published_owner(load_published(root), kind, output)
+    experiment, module = Outputs.of_published(root, directory).owner(kind, output)
     view = PublishedView(read_published(directory / "data"), experiment, read_methods(root))
     if kind == "figures":
         _figure(view, module, directory / kind / output)

@@ -32,6 +32,7 @@ SAMPLER_SEED = "seed of the rollouts' sampling; none: the run's seed"
 
 SOURCES_OF_TASK = {"tool_calling": ("laptop_tools", "toolrl"), "math": ("laptop_math", "deepscaler")}
 BENCHMARKS_OF_TASK = {"tool_calling": ("laptop_tools", "bfcl_v4"), "math": ("laptop_math", "math_five")}
+PUBLISHED_BENCHMARKS = ("bfcl_v4", "math_five")
 VALIDATION_OF_TASK = {"tool_calling": "toolrl_validation", "math": "deepscaler_validation"}
 
 

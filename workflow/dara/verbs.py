@@ -292,7 +292,9 @@ def _fetch(arguments: argparse.Namespace) -> Fetch:
 
 def _continue_in(environment: Path) -> None:
     """Go on as the same process with the Python of another environment, unless this is it already."""
-    python = environment / "bin" / "python"
+    from dara.preflight import python_of
+
+    python = python_of(environment)
     if Path(sys.prefix).resolve() == environment.resolve():
         return
     if not python.is_file():

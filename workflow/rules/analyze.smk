@@ -31,7 +31,7 @@ rule collect:
 rule analyse:
     input:
         configuration=f"{OUT}/configuration.json",
-        thresholds=FLOW.thresholds,
+        thresholds=FLOW.outputs.definitions,
         runs=rules.collect.output,
         scores=FLOW.scored,
     output:

@@ -5,9 +5,11 @@ from pathlib import Path
 ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT / "workflow"))
 
-from dara.dag import PUBLISHED_BENCHMARKS, Workflow, user_errors
+from dara.dag import Workflow
 from dara.loading import check_method_parameters
 from dara.parent import job_environment
+from dara.preflight import check_available, check_environments, user_errors
+from dara.specs import PUBLISHED_BENCHMARKS
 from dara.workflow_lock import guard_directory, runs_jobs
 
 job_environment(ROOT, main=workflow.is_main_process, remote=workflow.remote_exec)
@@ -18,8 +20,8 @@ with user_errors():
     if workflow.is_main_process:
         check_method_parameters(FLOW.configuration)
         if runs_jobs(sys.argv[1:]):
-            FLOW.check_environments()
-            FLOW.check_available()
+            check_environments(FLOW)
+            check_available(FLOW)
 
 OUT = str(FLOW.paths.root)
 EVALUATION_PYTHON = FLOW.evaluation_python

@@ -4,8 +4,8 @@
 rule published_table:
     input:
         data=FLOW.published_data,
-        settings=FLOW.published_settings,
-        code=lambda wildcards: FLOW.published_code("tables", wildcards.table),
+        settings=lambda wildcards: FLOW.published.settings("tables", wildcards.table),
+        code=lambda wildcards: FLOW.published.code("tables", wildcards.table),
     output:
         multiext(f"{PUBLISHED}/tables/{{table}}", ".md", ".tex", ".csv"),
     log:
@@ -22,8 +22,8 @@ rule published_table:
 rule published_figure:
     input:
         data=FLOW.published_data,
-        settings=FLOW.published_settings,
-        code=lambda wildcards: FLOW.published_code("figures", wildcards.figure),
+        settings=lambda wildcards: FLOW.published.settings("figures", wildcards.figure),
+        code=lambda wildcards: FLOW.published.code("figures", wildcards.figure),
     output:
         multiext(f"{PUBLISHED}/figures/{{figure}}", ".png", ".svg"),
     log:
@@ -39,5 +39,5 @@ rule published_figure:
 
 rule published:
     input:
-        FLOW.published_drawn,
+        FLOW.published.files,
     localrule: True

@@ -5,8 +5,8 @@ rule table:
     input:
         configuration=f"{OUT}/configuration.json",
         frames=[f"{OUT}/data/{frame}.csv" for frame in FLOW.frames],
-        settings=lambda wildcards: FLOW.settings_of("tables", wildcards.table),
-        code=lambda wildcards: FLOW.code_of("tables", wildcards.table),
+        settings=lambda wildcards: FLOW.outputs.settings("tables", wildcards.table),
+        code=lambda wildcards: FLOW.outputs.code("tables", wildcards.table),
     output:
         report(
             f"{OUT}/tables/{{table}}.md",
@@ -30,8 +30,8 @@ rule figure:
     input:
         configuration=f"{OUT}/configuration.json",
         frames=[f"{OUT}/data/{frame}.csv" for frame in FLOW.frames],
-        settings=lambda wildcards: FLOW.settings_of("figures", wildcards.figure),
-        code=lambda wildcards: FLOW.code_of("figures", wildcards.figure),
+        settings=lambda wildcards: FLOW.outputs.settings("figures", wildcards.figure),
+        code=lambda wildcards: FLOW.outputs.code("figures", wildcards.figure),
     output:
         report(
             f"{OUT}/figures/{{figure}}.png",
@@ -53,9 +53,11 @@ rule side_by_side:
     input:
         configuration=f"{OUT}/configuration.json",
         frames=[f"{OUT}/data/{frame}.csv" for frame in FLOW.frames],
-        published=FLOW.published_data + FLOW.published_settings,
-        settings=lambda wildcards: FLOW.settings_of("side_by_side", wildcards.table),
-        code=lambda wildcards: FLOW.code_of("side_by_side", wildcards.table),
+        published=FLOW.published_data + FLOW.published.definitions,
+        settings=lambda wildcards: FLOW.outputs.settings(
+            "side_by_side", wildcards.table
+        ),
+        code=lambda wildcards: FLOW.outputs.code("side_by_side", wildcards.table),
     output:
         report(
             f"{OUT}/tables/{{table}}_side_by_side.md",
@@ -77,8 +79,8 @@ rule html_report:
     input:
         rules.analyse.output,
         configuration=f"{OUT}/configuration.json",
-        drawn=FLOW.drawn,
-        published=FLOW.published_data + FLOW.published_drawn,
+        drawn=FLOW.outputs.files,
+        published=FLOW.published_data + FLOW.published.files,
         manifests=[FLOW.run_file(run, "manifest.json") for run in FLOW.plan.runs],
     output:
         f"{OUT}/report.html",
@@ -93,14 +95,14 @@ rule html_report:
 
 rule tables:
     input:
-        FLOW.files_of("tables"),
-        FLOW.files_of("side_by_side"),
+        FLOW.outputs.files_of("tables"),
+        FLOW.outputs.files_of("side_by_side"),
     localrule: True
 
 
 rule figures:
     input:
-        FLOW.files_of("figures"),
+        FLOW.outputs.files_of("figures"),
     localrule: True
 
 

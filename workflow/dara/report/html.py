@@ -18,7 +18,6 @@ from dara.analysis.published import read_published
 from dara.config import Experiment
 from dara.dag import Workflow
 from dara.files import write_atomically
-from dara.loading import load_published
 from dara.report.claims import Result, assess
 from dara.report.evidence import Evidence
 from dara.report.pieces import Figure, MarkdownTable, caption, read_figure, read_table
@@ -31,7 +30,7 @@ LONGEST = 2000
 """Characters of a prompt or a response that are shown."""
 
 Published = Mapping[str, Experiment]
-"""The published experiments by name (`load_published`)."""
+"""The published experiments by name (`Workflow.published`)."""
 
 SIDE_BY_SIDE = "{}_side_by_side"
 """File name of the table that has ours, the published and the difference in its columns."""
@@ -76,7 +75,7 @@ def write_report(flow: Workflow, out: Path) -> None:
     """
     frames = FrameFiles(flow.paths.frames)
     published = read_published(flow.root / "results" / "published" / "data")
-    experiments = load_published(flow.root)
+    experiments = flow.published.experiments
     runs = runs_of(flow, frames["runs"])
     results = assess(Evidence(frames, published, flow.configuration.methods))
     context = {
@@ -188,7 +187,7 @@ def _others(flow: Workflow, published: Published) -> list[Section]:
             [
                 _output(flow, published, kind, output, module, ours=False)
                 for output, module in getattr(experiment, kind).items()
-                if output not in flow.outputs(kind)
+                if output not in flow.outputs.ids(kind)
             ]
             for kind in ("figures", "tables")
         )

@@ -1,0 +1,87 @@
+"""Tables and figures as files: which experiment has one, what it is made from, and where it is drawn."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dara.config import Configuration, Experiment
+from dara.loading import ConfigurationError, load_published
+
+FORMS = {"tables": ("md", "tex", "csv"), "side_by_side": ("md", "tex", "csv"), "figures": ("png", "svg")}
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What some experiments draw: those of a preset from its runs, or the published ones from the authors' numbers.
+
+    A kind is tables, side_by_side or figures; an output is the id of one of them, its file name.
+    """
+
+    experiments: Mapping[str, Experiment]
+    """By name, with the methods that are shown."""
+    configured: Mapping[str, str]
+    """The file below config/ of each experiment."""
+    root: Path
+    """The repository."""
+    directory: Path
+    """Its folders tables/ and figures/ are written."""
+    owner_name: str
+    """Who has these outputs, for errors."""
+
+    @classmethod
+    def of_preset(cls, configuration: Configuration, root: Path, directory: Path) -> Outputs:
+        """The outputs of a preset's experiments, with the methods that it trains."""
+        experiments = {}
+        for name, matrix in configuration.preset.experiments.items():
+            found = configuration.experiments[name]
+            experiments[name] = found.model_copy(update={"methods": configuration.methods_of(found, matrix)})
+        configured = {name: f"experiments/{name}.yaml" for name in experiments}
+        return cls(experiments, configured, root, directory, f"preset {configuration.preset.preset}")
+
+    @classmethod
+    def of_published(cls, root: Path, directory: Path) -> Outputs:
+        """The outputs of config/published.yaml. ConfigurationError if something is wrong in it."""
+        experiments = load_published(root)
+        return cls(experiments, dict.fromkeys(experiments, "published.yaml"), root, directory, "config/published.yaml")
+
+    def ids(self, kind: str) -> list[str]:
+        """All outputs of a kind."""
+        return [output for experiment in self.experiments.values() for output in getattr(experiment, kind)]
+
+    def owner(self, kind: str, output: str) -> tuple[Experiment, str]:
+        """The experiment that has an output, and the module that makes it. ConfigurationError if there is none."""
+        for experiment in self.experiments.values():
+            if output in getattr(experiment, kind):
+                return experiment, getattr(experiment, kind)[output]
+        raise ConfigurationError(f"{self.owner_name} has no {kind}.{output}; it has {', '.join(self.ids(kind))}")
+
+    def code(self, kind: str, output: str) -> str:
+        """The module that draws an output, so that an edit redraws it."""
+        folder = "figures" if kind == "figures" else "tables"
+        return os.path.relpath(self.root / "workflow/dara/analysis" / folder / f"{self.owner(kind, output)[1]}.py")
+
+    def settings(self, kind: str, output: str) -> list[str]:
+        """The configuration files that an output is made from, so that an edit (a label) makes it again."""
+        return self._in_config(self.configured[self.owner(kind, output)[0].experiment], "methods.yaml")
+
+    @property
+    def definitions(self) -> list[str]:
+        """The configuration files of all experiments."""
+        return self._in_config(*dict.fromkeys(self.configured.values()))
+
+    @property
+    def files(self) -> list[str]:
+        """Every file of every kind."""
+        return [file for kind in FORMS for file in self.files_of(kind)]
+
+    def files_of(self, kind: str) -> list[str]:
+        """Every file of a kind."""
+        folder = self.directory / ("figures" if kind == "figures" else "tables")
+        suffix = "_side_by_side" if kind == "side_by_side" else ""
+        return [str(folder / f"{output}{suffix}.{form}") for output in self.ids(kind) for form in FORMS[kind]]
+
+    def _in_config(self, *names: str) -> list[str]:
+        return [os.path.relpath(self.root / "config" / name) for name in names]

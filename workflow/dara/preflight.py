@@ -1,0 +1,78 @@
+"""What must be there before a job runs: environments, what is fetched, and cached runs where nothing may be trained."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dara.config import Configuration
+from dara.loading import ConfigurationError
+from dara.specs import PUBLISHED_BENCHMARKS, HubData, HubModel
+
+if TYPE_CHECKING:
+    from dara.dag import Workflow
+
+
+def check_available(flow: Workflow) -> None:
+    """ConfigurationError that lists published data and models which are neither here nor within reach."""
+    models = [spec for spec in flow.plan.models.values() if isinstance(spec, HubModel)]
+    data = [spec for spec in flow.plan.data.values() if isinstance(spec, HubData)]
+    if flow.reuse == "only" or not (models or data):
+        return
+    from dara.data import hub
+    from dara.data.published import sources_of, sources_of_benchmark
+
+    benchmarks = {item.name for run in flow.plan.runs for item in flow.benchmarks_of(run)} & {*PUBLISHED_BENCHMARKS}
+    sources = [name for spec in data for name in sources_of(spec)]
+    sources += [name for benchmark in benchmarks for name in sources_of_benchmark(benchmark)]
+    fetch = hub.fetch_as_configured(flow.root, json.loads(flow.fetching))
+    try:
+        hub.check_available(sources, [(spec.hub, spec.revision) for spec in models], fetch)
+    except ValueError as error:
+        raise ConfigurationError(f"preset {flow.configuration.preset.preset}: {error}") from None
+
+
+def check_environments(flow: Workflow) -> None:
+    """ConfigurationError if an environment that trains or generates is not there."""
+    preset = flow.configuration.preset
+    engines = {spec.engine for run, spec in flow.plan.runs.items() if run not in flow.cached}
+    needed = {"training": preset.training_environment} if "openrlhf" in engines else {}
+    needed["evaluation"] = preset.evaluation_environment
+    for stage, environment in needed.items():
+        if flow.reuse != "only" and environment and not python_of(flow.root / environment).is_file():
+            raise ConfigurationError(
+                f"{stage}_environment of preset {preset.preset}: {environment} is not there; "
+                "make it with `make openrlhf-cpu` (no GPU) or `make openrlhf-cuda`"
+            )
+
+
+def check_cached_only(flow: Workflow, presets: Mapping[str, Configuration]) -> None:
+    """ConfigurationError that names a run which is not cached, where the preset says `reuse: only`."""
+    missing = [run for run in flow.plan.runs if run not in flow.cached]
+    if flow.reuse != "only" or not missing:
+        return
+    preset = flow.configuration.preset.preset
+    with_that = f"`make reproduce PRESET={preset}`" if preset in presets else "the workflow with `reuse: matching`"
+    raise ConfigurationError(
+        f"{len(missing)} of {len(flow.plan.runs)} runs of preset {preset} are not in {flow.paths.results}/cached/ "
+        f"(the first: {missing[0]}), and `reuse: only` forbids training. Train them with {with_that}."
+    )
+
+
+def python_of(environment: Path) -> Path:
+    """The Python of a virtual environment."""
+    return environment / "bin" / "python"
+
+
+@contextlib.contextmanager
+def user_errors() -> Iterator[None]:
+    """Turn a mistake in the configuration into its sentence alone, without a traceback, and end with exit code 1."""
+    try:
+        yield
+    except ConfigurationError as error:
+        sys.stderr.write(f"{error}\n")
+        raise SystemExit(1) from None
