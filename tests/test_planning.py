@@ -9,7 +9,7 @@ import pytest
 from dara.config import Resources
 from dara.dag import Workflow
 from dara.loading import ConfigurationError, load_preset
-from dara.planning import HEADERS, Cost, cost, plan, text_table
+from dara.planning import HEADERS, Cost, cost, plan, set_resources, text_table
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -72,6 +72,78 @@ def test_what_is_trained_or_scored_is_not_counted_again(workflow):
     write(flow.score_files(runs[0])[0])
     write(flow.run_file(runs[1], "manifest.json"))
     assert cost(flow, runs) == Cost(12, 0, 2, 10, 12, 10 + 2 * 12, 0.0, 0.0, 10.0)
+
+
+def test_without_the_cache_everything_is_trained(workflow, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    flow = workflow("laptop-openrlhf", reuse="none")
+    assert cost(flow, list(flow.plan.runs)).cached == 0
+    assert "cached: none is taken (reuse: none)" in plan(flow, "all")
+    assert "cached: taken from results/cached (reuse: matching)" in plan(workflow("laptop"), "all")
+
+
+def profile(tmp_path, text, name="site.yaml"):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_profile_changes_the_hours_of_its_rules(workflow, tmp_path):
+    """12 runs of 4 GPUs x 2.5 h; five shares each of 2 GPUs x 3 h, and a job that gathers them; one base model."""
+    hardware = Resources(gpus=4, hours=2.5, disk_gb=80, evaluation_gpus=2, evaluation_hours=3)
+    flow = workflow("paper", resources=hardware)
+    runs = flow.plan.experiments["three_rewards"]
+
+    def hours(text):
+        found = cost(flow, runs, set_resources([profile(tmp_path, text)]))
+        return found.training_hours, found.evaluation_hours
+
+    before = (12 * 4 * 2.5, 12 * 5 * 2 * 3 + 2 * 3)
+    assert hours("jobs: 64") == before
+    assert hours("set-resources: {train: {slurm_partition: gpu}, score: {runtime: 9}}") == before
+    assert hours("set-resources: {train: {runtime: 600}}") == (12 * 4 * 10, before[1])
+    assert hours("set-resources: {train: {gpu: 8, runtime: 10h}}") == (12 * 8 * 10, before[1])
+    assert hours("set-resources: {evaluate_part: {runtime: 30}}") == (before[0], 12 * 5 * 2 * 0.5 + 2 * 3)
+    # gpu of `evaluate` is asked for by the jobs that gather too: an hour each.
+    assert hours("set-resources: {evaluate: {gpu: 1}}") == (before[0], 12 * (5 * 2 * 3 + 1) + 1 * 3)
+
+
+def test_a_later_profile_takes_the_place_of_the_whole_key(tmp_path):
+    first = profile(tmp_path, "set-resources: {train: {runtime: 600}, evaluate: {gpu: '1'}}", "cluster/config.yaml")
+    second = profile(tmp_path, "set-resources: {train: {gpu: 8}}")
+    third = profile(tmp_path, "jobs: 3", "third.yaml")
+    assert set_resources([first.parent]) == {"train": {"runtime": 600}, "evaluate": {"gpu": 1}}
+    assert set_resources([first.parent, second, third]) == {"train": {"gpu": 8}}
+    assert set_resources([]) == {}
+
+
+def test_the_profile_of_the_repository_and_its_site_file_can_be_counted(workflow):
+    site = ROOT / "profiles/slurm/site.example.yaml"
+    text = plan(workflow("paper"), "three_rewards", [ROOT / "slurm", site])
+    assert text.split("\n\n")[1] == plan(workflow("paper"), "three_rewards").split("\n\n")[1]
+    assert f"set-resources of {site}" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "set-resources: {train: {runtime: attempt * 60}}",
+            r"train\.runtime: must be a number of minutes.*'attempt \* 60'",
+        ),
+        ("set-resources: [train:runtime=60]", r"site\.yaml: set-resources: must map rules to resources"),
+        ("set-resources: {train: {gpu: [4]}}", r"train\.gpu: must be a number,.*\[4\]"),
+    ],
+)
+def test_what_cannot_be_counted_is_an_error(tmp_path, text, message):
+    with pytest.raises(ConfigurationError, match=message):
+        set_resources([profile(tmp_path, text)])
+
+
+def test_a_profile_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ConfigurationError, match="nowhere: the file does not exist"):
+        set_resources([tmp_path / "nowhere"])
 
 
 def test_validation_alone_costs_no_gpu_hours(workflow):

@@ -6,9 +6,19 @@ from pathlib import Path
 import pytest
 
 from dara.dag import Workflow
-from dara.loading import merge, read_yaml
+from dara.loading import load_preset, merge, read_yaml
 from dara.locking import directory_lock
-from dara.status import is_held, last_line, run_status, shortened, slurm_said, status
+from dara.status import (
+    LAST_BYTES,
+    failed_preparations,
+    is_held,
+    last_line,
+    last_lines,
+    run_status,
+    shortened,
+    slurm_said,
+    status,
+)
 
 ROOT = Path(__file__).parents[1]
 
@@ -48,11 +58,14 @@ def test_the_table_has_every_run_once_and_counts(flow):
     done, diverged, failed, waiting = sorted(flow.plan.runs)
     finish(flow, done)
     finish(flow, diverged, outcome="diverged", steps=3, diverged_at=4, reason="grad_norm is nan")
-    begin(flow, failed, 5, "step one\ndara: the reward format is nan for prompt 7\n\n")
+    begin(flow, failed, 5, "zero\nstep one\n\nTraceback\ndara: the reward format is nan for prompt 7\n\n")
     width = max(map(len, flow.plan.runs))
     log = f"results/smoke/logs/train/{failed}.log"
     assert status(flow).splitlines() == [
-        f"failed    {failed:<{width}}        5/6  dara: the reward format is nan for prompt 7 (log: {log})",
+        f"failed    {failed:<{width}}        5/6  log: {log}",
+        "          | step one",
+        "          | Traceback",
+        "          | dara: the reward format is nan for prompt 7",
         f"waiting   {waiting:<{width}}        0/6",
         f"diverged  {diverged:<{width}}        3/6  in step 4: grad_norm is nan; not evaluated yet",
         f"done      {done:<{width}}        6/6  not evaluated yet",
@@ -95,7 +108,12 @@ def test_the_last_line_of_the_log_tells_stopped_from_failed(flow, last, state):
     begin(flow, run, 5, f"more\n{last}\n")
     found = run_status(flow, run)
     assert (found.state, found.step, found.steps) == (state, 5, 6)
-    assert found.note.startswith(last)
+    if state == "failed":
+        assert found.said == ("more", last)
+        assert found.note == f"log: results/smoke/logs/train/{run}.log"
+    else:
+        assert found.note == f"{last} (log: results/smoke/logs/train/{run}.log)"
+        assert found.said == ()
 
 
 @pytest.mark.parametrize(
@@ -115,8 +133,11 @@ def test_slurm_says_why_it_ended_a_job(flow, said, state):
     (logs / "10.log").write_text(f"run | step 5/6 |\nslurmstepd: error: {said}\nError in rule train\n")
     found = run_status(flow, run)
     assert found.state == state
-    assert said in found.note
-    assert found.note.endswith(f"(log: {logs}/10.log)")
+    line = f"slurmstepd: error: {said}"
+    assert (found.note, *found.said) == {
+        "failed": (f"log: {logs}/10.log", line),
+        "stopped": (f"{line} (log: {logs}/10.log)",),
+    }[state]
 
 
 def test_what_slurm_says_by_the_way_does_not_hide_the_error_of_the_training(flow):
@@ -126,7 +147,7 @@ def test_what_slurm_says_by_the_way_does_not_hide_the_error_of_the_training(flow
     logs.mkdir(parents=True)
     (logs / "8.log").write_text("slurmstepd: error: Unable to create TMPDIR [/local/8]: Permission denied\n")
     found = run_status(flow, run)
-    assert (found.state, found.note.split(" (log")[0]) == ("failed", "RuntimeError: NCCL error")
+    assert (found.state, found.said) == ("failed", ("RuntimeError: NCCL error",))
 
 
 @pytest.mark.parametrize(("workflow_runs", "state"), [(True, "waiting"), (False, "failed")])
@@ -140,7 +161,8 @@ def test_a_job_that_ended_before_its_training_began_is_seen(flow, workflow_runs,
     with directory_lock(Path(".snakemake/workflow"), seconds=0) if workflow_runs else nullcontext():
         found = run_status(flow, run)
     assert (found.state, found.step) == (state, 0)
-    assert found.note == f"{said} (log: {logs}/7.log)"
+    log = f"log: {logs}/7.log"
+    assert (found.note, found.said) == ((f"{said} ({log})", ()) if workflow_runs else (log, (said,)))
 
 
 def test_an_evaluation_that_failed_stands_behind_its_trained_run(flow):
@@ -173,6 +195,64 @@ def test_a_base_model_whose_evaluation_failed_is_named(flow):
     assert f"\n{base}: not evaluated yet: dara: no (log: {log})\n" in status(flow)
 
 
+def prepare(flow: Workflow, rule: str, name: str, log: str) -> Path:
+    """The log of a job that made no manifest."""
+    path = flow.paths.root / "logs" / rule / f"{name}.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(log)
+    return path
+
+
+@pytest.mark.parametrize("rule", ["base_model", "data"])
+def test_runs_whose_base_model_or_data_failed_name_that_job(flow, rule):
+    """Each run in a line, and how the log of the job ends once."""
+    run = min(flow.plan.runs)
+    manifest = Path(flow.run_model(run) if rule == "base_model" else flow.run_data(run))
+    name = manifest.parent.name
+    log = prepare(flow, rule, name, "one\ntwo\n\nthree\ndara: the warm start diverged\n")
+    found = run_status(flow, run)
+    assert (found.state, found.step, found.steps) == ("blocked", 0, 6)
+    assert found.note == f"{rule} of {name} failed (log: {log})"
+    lines = status(flow).splitlines()
+    start = lines.index(f"{rule} of {name} failed (log: {log})")
+    assert [line.strip("| ") for line in lines[start + 1 : start + 5]] == [
+        "two",
+        "three",
+        "dara: the warm start diverged",
+        "",
+    ]
+    assert "4 runs: 2 waiting, 2 blocked" in lines
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text("{}")
+    assert run_status(flow, run).state == "waiting"
+
+
+@pytest.mark.parametrize(
+    ("last", "alone", "beside_a_workflow"),
+    [
+        ("dara: no such file", "blocked", "blocked"),
+        ("torch.OutOfMemoryError: 9 GiB", "blocked", "blocked"),
+        ("ValueError", "blocked", "blocked"),
+        ("fetching Qwen/Qwen2.5-1.5B-Instruct at revision 989aa7980e4c", "blocked", "waiting"),
+        ("warm start of smoke-tool | step 50/100 | loss 0.1 | 3 s left", "waiting", "waiting"),
+        ("", "waiting", "waiting"),
+    ],
+)
+def test_a_job_at_work_or_killed_has_not_failed(flow, last, alone, beside_a_workflow):
+    run = min(flow.plan.runs)
+    prepare(flow, "base_model", Path(flow.run_model(run)).parent.name, f"{last}\n")
+    assert run_status(flow, run).state == alone
+    with directory_lock(Path(".snakemake/workflow"), seconds=0):
+        assert run_status(flow, run).state == beside_a_workflow
+
+
+def test_a_published_benchmark_that_could_not_be_fetched_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    flow = Workflow(load_preset(ROOT, ROOT / "config/presets/paper.yaml"), ROOT)
+    log = prepare(flow, "benchmark_data", "bfcl_v4", "dara: no network\n")
+    assert [str(job) for job in failed_preparations(flow)] == [f"benchmark_data of bfcl_v4 failed (log: {log})"]
+
+
 def test_a_begun_run_without_a_log_says_so(flow):
     run = min(flow.plan.runs)
     begin(flow, run, 0)
@@ -194,5 +274,8 @@ def test_small_parts(tmp_path):
     (tmp_path / "log").write_text(" \n")
     assert last_line(tmp_path / "log") is None
     assert slurm_said(tmp_path / "log") is None
+    (tmp_path / "log").write_bytes(b"x" * LAST_BYTES + b"\nfour\n\nthree\ntwo  \rone\n\n" + b"y" * 200 + b"\n")
+    assert last_lines(tmp_path / "log") == ("two", "one", "y" * 137 + "...")
+    assert last_line(tmp_path / "log") == "y" * 200
     assert shortened("a" * 140) == "a" * 140
     assert shortened("a" * 141) == "a" * 137 + "..."

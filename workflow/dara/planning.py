@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import Any
 
 from dara.dag import Workflow
-from dara.loading import check_known
+from dara.loading import ConfigurationError, check_known, read_yaml
 from dara.runs import base_id
 
 HEADERS = (
@@ -15,11 +16,14 @@ HEADERS = (
     *("GPU h train", "GPU h evaluate", "disk GB"),
 )
 NOTES = """\
-cached: taken from {cached}. done: trained, in {results}.
+cached: {cached}. done: trained, in {results}.
 evaluate: runs and base models without all their scores. jobs: of the batch system; all else runs where you start it.
-GPU hours: at the time limits of the jobs (config/models.yaml), so most runs take less. Validation rewards take minutes
-and are not counted.
+GPU hours: at the time limits of the jobs, so most runs take less; GPUs and limits are those of {hardware}.
+Validation rewards take minutes and are not counted.
 disk: scratch of the runs to train, if none of it is cleaned up."""
+COUNTED = ("gpu", "runtime")
+Asked = Mapping[str, Mapping[str, int]]
+"""Rule -> what a profile makes it ask for: gpu (a number), runtime (minutes)."""
 
 
 @dataclass(frozen=True)
@@ -37,34 +41,81 @@ class Cost:
     disk: float
 
 
-def plan(flow: Workflow, target: str) -> str:
+def plan(flow: Workflow, target: str, profiles: Sequence[Path] = ()) -> str:
     """The cost of all experiments of a preset, or of one, as a text table.
 
-    In the total, a run that several experiments share counts once.
+    In the total, a run that several experiments share counts once. profiles: those that the workflow will be given,
+    in that order; their `set-resources` take the place of config/models.yaml.
 
     Raises:
-        ConfigurationError: the target is no experiment of the preset.
+        ConfigurationError: the target is no experiment of the preset, or a profile cannot be read.
     """
-    experiments = flow.plan.experiments
+    experiments, asked = flow.plan.experiments, set_resources(profiles)
     preset = flow.configuration.preset.preset
     if target != "all":
         check_known("target", target, experiments, f"an experiment of preset {preset} (or `all`)")
         experiments = {target: experiments[target]}
-    rows = [(name, cost(flow, runs)) for name, runs in experiments.items()]
+    rows = [(name, cost(flow, runs, asked)) for name, runs in experiments.items()]
     if len(rows) > 1:
-        rows.append(("total, each run once", cost(flow, list(flow.plan.runs))))
-    notes = NOTES.format(cached=flow.paths.results / "cached", results=flow.paths.root)
+        rows.append(("total, each run once", cost(flow, list(flow.plan.runs), asked)))
+    taken = "none is taken" if flow.reuse == "none" else f"taken from {flow.paths.results / 'cached'}"
+    hardware = ", ".join(["config/", *(f"set-resources of {profile}" for profile in profiles)])
+    notes = NOTES.format(cached=f"{taken} (reuse: {flow.reuse})", results=flow.paths.root, hardware=hardware)
     return f"Preset {preset}, {target}:\n\n{text_table(rows)}\n\n{notes}"
 
 
-def cost(flow: Workflow, runs: Sequence[str]) -> Cost:
+def set_resources(profiles: Sequence[Path]) -> dict[str, dict[str, int]]:
+    """What profiles make rules ask for. A later profile's `set-resources` take the place of an earlier one's, whole.
+
+    Args:
+        profiles: directories with a config.yaml, or YAML files.
+
+    Raises:
+        ConfigurationError: a profile is not there, or asks for something that is no number.
+    """
+    asked: dict[str, dict[str, int]] = {}
+    for profile in profiles:
+        path = profile / "config.yaml" if profile.is_dir() else profile
+        rules = read_yaml(path).get("set-resources")
+        if rules is None:
+            continue
+        if not isinstance(rules, dict) or not all(isinstance(own, dict) for own in rules.values()):
+            raise ConfigurationError(f"{path}: set-resources: must map rules to resources, such as train: {{gpu: 4}}")
+        asked = {
+            rule: {
+                name: _number(f"{path}: set-resources: {rule}.{name}", name, own[name])
+                for name in COUNTED
+                if name in own
+            }
+            for rule, own in rules.items()
+        }
+    return asked
+
+
+def _number(where: str, name: str, value: Any) -> int:
+    """A resource as Snakemake understands it: 600, "600", and for a runtime "10h"."""
+    from snakemake.exceptions import WorkflowError
+    from snakemake.resources import Resource
+
+    try:
+        number = Resource.parse_human_friendly(name, value)
+        return int(number)
+    except (ValueError, TypeError, WorkflowError):
+        raise ConfigurationError(
+            f"{where}: must be a number{' of minutes' if name == 'runtime' else ''}, because what is decided when a "
+            f"job is submitted cannot be counted before (given: {value!r})"
+        ) from None
+
+
+def cost(flow: Workflow, runs: Sequence[str], asked: Asked | None = None) -> Cost:
     """The cost of some runs of a preset and of the base models that they start from; each counts once."""
+    asked = asked or {}
     runs = list(dict.fromkeys(runs))
     done = [run for run in runs if run not in flow.cached and Path(flow.run_file(run, "manifest.json")).is_file()]
     train = [run for run in runs if run not in flow.cached and run not in done]
     bases = dict.fromkeys(base_id(flow.plan.runs[run].model) for run in runs)
     evaluate = [name for name in (*bases, *runs) if not all(Path(file).is_file() for file in flow.score_files(name))]
-    hardware = {name: flow.resources(name) for name in (*bases, *runs)}
+    hardware = {run: flow.resources(run) for run in train}
     return Cost(
         runs=len(runs),
         cached=sum(run in flow.cached for run in runs),
@@ -72,12 +123,8 @@ def cost(flow: Workflow, runs: Sequence[str]) -> Cost:
         train=len(train),
         evaluate=len(evaluate),
         jobs=len(train) + sum(jobs(flow, name) for name in evaluate),
-        training_hours=sum(hardware[run].gpus * hardware[run].hours for run in train),
-        evaluation_hours=sum(
-            hardware[name].evaluation_gpus * hardware[name].evaluation_hours * evaluation_jobs(flow, name)
-            for name in evaluate
-            if not Path(flow.score_files(name)[0]).is_file()  # the task's benchmark; the others are validation rewards
-        ),
+        training_hours=sum(gpu_hours(asked, "train", hardware[run].gpus, hardware[run].hours) for run in train),
+        evaluation_hours=sum(evaluation_hours(flow, name, asked) for name in evaluate),
         disk=sum(hardware[run].disk_gb for run in train),
     )
 
@@ -89,11 +136,22 @@ def jobs(flow: Workflow, name: str) -> int:
     return sum(count + 2 for count in parts)  # the shares, the job that gathers them (or makes all), and scoring
 
 
-def evaluation_jobs(flow: Workflow, name: str) -> int:
-    """Jobs that share the checkpoints of a run; a base model is one checkpoint."""
-    if name in flow.bases:
-        return 1
-    return min(flow.configuration.preset.evaluation_jobs, len(flow.plan.runs[name].checkpoint_steps))
+def evaluation_hours(flow: Workflow, name: str, asked: Asked) -> float:
+    """GPU hours of the task's benchmark, if a run or a base model has no scores of it; the others are validation."""
+    if Path(flow.score_files(name)[0]).is_file():
+        return 0.0
+    benchmark, own = flow.benchmarks_of(name)[0].name, flow.resources(name)
+    shares = len(flow.evaluation_parts(name, benchmark))
+    last = flow.evaluation_job(name, benchmark)  # gathers the shares, or makes all responses
+    return shares * gpu_hours(asked, "evaluate_part", own.evaluation_gpus, own.evaluation_hours) + gpu_hours(
+        asked, "evaluate", last.gpus, last.hours
+    )
+
+
+def gpu_hours(asked: Asked, rule: str, gpus: int, hours: float) -> float:
+    """GPUs times hours of a job of a rule, with what a profile makes it ask for instead of its own."""
+    own = asked.get(rule, {})
+    return own.get("gpu", gpus) * own.get("runtime", hours * 60) / 60
 
 
 def text_table(rows: Sequence[tuple[str, Cost]]) -> str:
