@@ -3,12 +3,14 @@
 import json
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from dara.dag import Workflow
 from dara.loading import ConfigurationError, merge, read_yaml
-from dara.preflight import check_available, check_environments
+from dara.preflight import bound_local_jobs, check_available, check_environments, check_hardware
 
 ROOT = Path(__file__).parents[1]
 
@@ -72,6 +74,30 @@ def test_an_environment_that_is_not_there_is_named():
         ConfigurationError, match=r"training_environment .*\.venv-nowhere is not there; make it with `make"
     ):
         check_environments(missing)
+
+
+def test_hardware_that_cannot_train_or_evaluate_is_an_error_before_any_job(paper):
+    check_hardware(paper)
+    check_hardware(flow("laptop"))
+    three = {"gpus": 3, "evaluation_gpus": 1, "cpus": 8, "memory_gb": 100, "hours": 1}
+    with pytest.raises(ConfigurationError, match=r"preset paper: .* cannot be divided among 3 GPUs"):
+        check_hardware(flow("paper", resources=three))
+    shared = {"tasks": {"math": {"benchmark": {"tensor_parallel": 4}}}}
+    with pytest.raises(ConfigurationError, match=r"benchmark math_five has tensor_parallel 4, and an evaluation of"):
+        check_hardware(flow("paper", **shared))
+
+
+def test_a_training_on_an_existing_ray_cluster_asks_for_no_gpu_of_its_own(paper):
+    run = next(run for run in paper.plan.runs if "qwen2.5-1.5b" in run)
+    assert paper.training_gpus(run) == 4
+    assert flow("paper", ray_address="head:6379").training_gpus(run) == 0
+
+
+def test_one_machine_runs_at_once_what_its_memory_holds():
+    bounds = {"gpu": 2}
+    bound_local_jobs(SimpleNamespace(global_resources=bounds, register_resource=bounds.__setitem__))
+    assert bounds["gpu"] == 2, "as the user said"
+    assert 500 < bounds["mem_mb"] == psutil.virtual_memory().total // 10**6
 
 
 def test_what_cannot_be_fetched_is_listed_before_any_job(paper, monkeypatch):

@@ -15,7 +15,7 @@ from dara.methods import load_method
 from dara.runs import run_id
 from dara.training import run_files
 from dara.training.deadline import OutOfTime
-from dara.training.lifecycle import read_rows
+from dara.training.lifecycle import Job, read_rows
 from dara.training.openrlhf import checkpoints, engine, ray_node, versions
 from dara.training.openrlhf.checkpoints import last_resumable, output_of, prepare_output
 from dara.training.openrlhf.labels import Label, prompt_file
@@ -193,7 +193,7 @@ def test_a_failure_says_what_the_process_said(tmp_path):
     settings.output.mkdir()
     (tmp_path / "openrlhf.log").write_text("".join(f"line {i}\n" for i in range(40)))
     error = engine.failure(settings, 1)
-    assert isinstance(error, RuntimeError)
+    assert isinstance(error, ChildProcessError)
     assert "exit code 1" in str(error)
     assert str(error).endswith("line 38\nline 39")
     (settings.output / "error.json").write_text('{"message": "reward format is nan, not a number"}')
@@ -242,7 +242,7 @@ def run_played(monkeypatch, tmp_path, spec, stop_after=None, outcome=None) -> Pa
     if not (tmp_path / "data").exists():
         write_inputs(tmp_path)
     inputs = {"data_dir": tmp_path / "data", "model_dir": tmp_path / "model"}
-    engine.train(spec, **inputs, scratch=tmp_path / "scratch", out=tmp_path / "out", resources=Resources())
+    engine.train(spec, Job(**inputs, scratch=tmp_path / "scratch", out=tmp_path / "out"), resources=Resources())
     (tmp_path / "starts").write_text(json.dumps(starts))
     return tmp_path / "out"
 
@@ -314,7 +314,8 @@ def test_the_child_is_told_everything_by_a_file(without_openrlhf, monkeypatch, t
     monkeypatch.setattr(engine, "run_openrlhf", look)
     inputs = write_inputs(tmp_path)
     monkeypatch.chdir(tmp_path)
-    engine.train(openrlhf_spec(), **inputs, scratch=Path("scratch"), out=tmp_path / "out", resources=Resources())
+    job = Job(**inputs, scratch=Path("scratch"), out=tmp_path / "out")
+    engine.train(openrlhf_spec(), job, resources=Resources())
     settings = seen["settings"]
     assert settings.directory == tmp_path / "scratch" / run_id(openrlhf_spec()), "absolute, for processes elsewhere"
     assert settings.done == 0

@@ -13,7 +13,7 @@ import pytest
 from dara.rewards import score
 from dara.training.openrlhf.labels import Label, prompt_file
 from dara.training.openrlhf.reward_file import write_reward_file
-from dara.training.openrlhf.scoring import RewardError, score_sample
+from dara.training.scoring import RewardError, score_sample
 from training_tiny import PROBLEMS, tiny_spec, tokenizer
 
 LABEL = Label(id="p3", reference="36", position=12, seed=100)
@@ -21,8 +21,8 @@ NAMES, PARAMS = ("correctness", "length"), {"length": {"limit": 4}}
 
 
 def scored(response: str, n_tokens: int, **changes) -> dict[str, float]:
-    sample = {"label": LABEL, "prompt": "<user>solve 33+3</user>\n", "response": response, "n_tokens": n_tokens}
-    return score_sample("math", NAMES, PARAMS, **{**sample, **changes})
+    sample = {"prompt_id": "p3", "prompt": "<user>solve 33+3</user>\n", "reference": "36"}
+    return score_sample("math", NAMES, PARAMS, **{**sample, **changes}, response=response, n_tokens=n_tokens)
 
 
 # --- labels and the prompt file ---------------------------------------------------------------------------------------
@@ -57,29 +57,30 @@ def test_rewards_by_name_in_order():
     assert scored("so \\boxed{36}", 4) == {"correctness": 1.0, "length": 1.0}
     assert scored("so \\boxed{36}", 5) == {"correctness": 1.0, "length": 0.0}
     assert list(scored("", 1)) == ["correctness", "length"]
-    only = score_sample("math", ("length",), PARAMS, label=LABEL, prompt="", response="", n_tokens=4)
+    sample = {"prompt_id": "p3", "prompt": "", "reference": "36"}
+    only = score_sample("math", ("length",), PARAMS, **sample, response="", n_tokens=4)
     assert only == {"length": 1.0}
 
 
 def test_error_of_a_reward_names_the_sample():
     with pytest.raises(RewardError) as caught:
-        scored("my answer", 3, label=Label("p3", " ", 12, 100))
+        scored("my answer", 3, reference=" ")
     text = str(caught.value)
     assert text.startswith("the rewards correctness, length failed (ValueError: reference is blank (' ')")
-    assert "for prompt p3 ('<user>solve 33+3</user>\\n'), number 12 of the run, and response 'my answer'" in text
+    assert "for prompt p3 ('<user>solve 33+3</user>\\n') and response 'my answer'" in text
     assert "\n" not in text
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, None])
 def test_value_that_is_no_number_is_an_error(monkeypatch, value):
-    monkeypatch.setattr("dara.training.openrlhf.scoring.score", lambda *_, **__: [1.0, value])
+    monkeypatch.setattr("dara.training.scoring.score", lambda *_, **__: [1.0, value])
     with pytest.raises(RewardError, match=f"reward length is {value}, not a number, for prompt p3"):
         scored("x", 1)
 
 
 def test_long_response_is_shown_by_its_ends():
     with pytest.raises(RewardError) as caught:
-        scored("begin" + "x" * 50_000 + "end", 3, label=Label("p3", "", 12, 100))
+        scored("begin" + "x" * 50_000 + "end", 3, reference="")
     assert len(str(caught.value)) < 2000
     assert "'begin" in str(caught.value)
     assert "end' (50008 characters)" in str(caught.value)

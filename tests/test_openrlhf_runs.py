@@ -76,10 +76,11 @@ import sys
 from pathlib import Path
 from dara.config import Resources
 from dara.specs import RunSpec
+from dara.training.lifecycle import Job
 from dara.training.openrlhf.engine import train
 spec, data, model, work = RunSpec.model_validate_json(sys.argv[1]), *map(Path, sys.argv[2:5])
-train(spec, data_dir=data, model_dir=model, scratch=work / "scratch", out=work / "out", resources=Resources(),
-      keep_advantages=True, ray_address=sys.argv[5] if len(sys.argv) > 5 else None)
+train(spec, Job(data, model, work / "scratch", work / "out"), resources=Resources(), keep_advantages=True,
+      ray_address=sys.argv[5] if len(sys.argv) > 5 else None)
 """
 
 

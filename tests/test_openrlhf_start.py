@@ -58,12 +58,14 @@ def test_parameters_are_counted_from_the_files(tmp_path):
     assert disk.parameters(inputs["model_dir"]) == sum(p.numel() for p in model.parameters())
 
 
-def test_too_little_disk_is_an_error_before_the_start(tmp_path, monkeypatch):
+def test_too_little_disk_is_an_error_before_the_start(tmp_path, monkeypatch, caplog):
     inputs = write_inputs(tmp_path)
     spec, needed = openrlhf_spec(), disk.needed_bytes(openrlhf_spec(), disk.parameters(inputs["model_dir"]), 0)
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(needed))
-    disk.check_disk(spec, inputs["model_dir"], tmp_path, 0)
+    with caplog.at_level("INFO"):
+        disk.check_disk(spec, inputs["model_dir"], tmp_path, 0)
+    assert "up to 0.0 GB more will be written into" in caplog.text
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(needed - 1))
     with pytest.raises(ValueError, match=r"will write about 0\.0 GB into .* \(2 checkpoints and .* 0\.0 GB are free"):
         disk.check_disk(spec, inputs["model_dir"], tmp_path, 0)
@@ -76,8 +78,12 @@ def test_another_openrlhf_is_an_error(monkeypatch):
     monkeypatch.setattr(versions, "version", lambda name: "0.11.1")
     with pytest.raises(ValueError, match=r"openrlhf 0\.11\.1 is installed, and the engine is made for 0\.11\.2"):
         versions.check_version()
-    monkeypatch.setattr(versions, "version", lambda name: "0.11.2")
+    installed = {"openrlhf": "0.11.2", "vllm": "0.29.0+cu129"}
+    monkeypatch.setattr(versions, "version", lambda name: installed[name])
     versions.check_version()
+    installed["vllm"] = "0.28.0"
+    with pytest.raises(ValueError, match=r"vllm 0\.28\.0 is installed, and the engine is made for 0\.29\.0"):
+        versions.check_version()
 
 
 def test_no_openrlhf_is_an_error(monkeypatch):
@@ -92,7 +98,9 @@ def test_no_openrlhf_is_an_error(monkeypatch):
 
 def test_names_that_are_gone_are_listed():
     versions.check_names({"json": ("loads", "JSONDecoder.decode")})
-    with pytest.raises(ValueError, match=r"has no json\.JSONDecoder\.gone, os\.nothing; install openrlhf 0\.11\.2"):
+    with pytest.raises(
+        ValueError, match=r"has no json\.JSONDecoder\.gone, os\.nothing; make it anew with the versions of"
+    ):
         versions.check_names({"json": ("loads", "JSONDecoder.gone"), "os": ("nothing",)})
 
 

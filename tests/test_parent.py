@@ -143,8 +143,11 @@ def test_a_job_whose_workflow_died_before_it_started_ends_at_once():
 def test_a_workflow_that_lives_and_one_elsewhere_are_not_gone(monkeypatch):
     monkeypatch.setenv(parent.WORKFLOW, parent.workflow_mark())
     assert not parent.workflow_is_gone()
-    host, pid, created = parent.workflow_mark().split("/")
-    monkeypatch.setenv(parent.WORKFLOW, f"{host}/{pid}/{float(created) - 5!r}")  # another process with its pid
+    boot = parent.psutil.boot_time()
+    monkeypatch.setattr(parent.psutil._pslinux, "boot_time", lambda: boot + 1)  # the clock is set
+    assert not parent.workflow_is_gone()
+    host, pid, start = parent.workflow_mark().split("/")
+    monkeypatch.setenv(parent.WORKFLOW, f"{host}/{pid}/{int(start) - 500}")  # another process with its pid
     assert parent.workflow_is_gone()
     monkeypatch.setenv(parent.WORKFLOW, f"elsewhere/{pid}/1.0")
     assert not parent.workflow_is_gone()

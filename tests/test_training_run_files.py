@@ -84,8 +84,8 @@ def test_a_checkpoint_is_complete_with_its_name(tmp_path):
     (tmp_path / ".rewards.npz.4711").touch()  # what a killed write_atomically leaves
     assert list(run_files.checkpoints(tmp_path)) == [2, 4]
     assert run_files.last_resumable(tmp_path) == 4
-    assert [path.name for path in (tmp_path / "step_2").iterdir()] == ["model.safetensors"]
-    assert len(list((tmp_path / "step_4").iterdir())) == 1 + len(run_files.RESUME_ONLY)
+    assert sorted(path.name for path in (tmp_path / "step_2").iterdir()) == ["model.safetensors", run_files.SUMS]
+    assert len(list((tmp_path / "step_4").iterdir())) == 2 + len(run_files.RESUME_ONLY)
     run_files.remove_unfinished(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_2", "step_4", "step_x"]
     shutil.rmtree(tmp_path / "step_4")
@@ -139,3 +139,11 @@ def test_git_commit(tmp_path):
     for command in (["init", "-q"], [*identity, "commit", "-q", "--allow-empty", "-m", "x"]):
         subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
     assert len(run_files.git_commit(tmp_path)) == 40
+
+
+def test_the_small_engine_takes_no_setting_that_it_does_not_read():
+    for key, value in {"sampler_seed": 7, "precision": "bfloat16", "entropy_coefficient": 0.1}.items():
+        with pytest.raises(ValueError, match=f"engine trl has no {key}; set engine: openrlhf"):
+            tiny_spec(**{key: value})
+    assert tiny_spec().rollout_seed == tiny_spec().seed
+    assert tiny_spec(engine="openrlhf", sampler_seed=7).rollout_seed == 7

@@ -21,9 +21,9 @@ import dara
 from dara.files import sha256
 from dara.methods import available_methods, load_method
 from dara.runs import run_id
-from dara.training import run_files, trainer
+from dara.training import run_files, scoring, trainer
 from dara.training.deadline import Deadline, OutOfTime
-from dara.training.lifecycle import prompt_positions, read_rows
+from dara.training.lifecycle import Job, prompt_positions, read_rows
 from dara.training.metrics import metric_names
 from dara.training.trl import train, training_rows
 from training_tiny import PROBLEMS, run, tiny_spec, write_inputs
@@ -227,6 +227,7 @@ def test_manifest_names_checkpoints_that_load(straight):
         assert not set(run_files.RESUME_ONLY) & set(entry["sha256"])
         for name, digest in entry["sha256"].items():
             assert sha256(directory / name) == digest
+        assert json.loads((directory / run_files.SUMS).read_bytes()) == entry["sha256"], "hashed when it was complete"
         assert AutoTokenizer.from_pretrained(directory).eos_token == "<eos>"
         assert AutoModelForCausalLM.from_pretrained(directory).dtype == torch.float32
 
@@ -250,6 +251,26 @@ def test_samples_are_for_reading(straight):
         assert row["reference"] == problems[row["id"]]["reference"]
         assert set(row["rewards"]) == {"correctness", "length"}
         assert isinstance(row["response"], str)
+
+
+def test_another_base_model_than_its_manifest_names_is_not_trained_on(inputs, tmp_path):
+    model = shutil.copytree(inputs["model_dir"], tmp_path / "model")
+    sums = {path.name: sha256(path) for path in model.iterdir()}
+    (model / "config.json").write_text((model / "config.json").read_text() + " ")
+    damaged = {"data_dir": inputs["data_dir"], "model_dir": model, "model_sums": sums}
+    with pytest.raises(ValueError, match=r"is not the base model that its manifest names: another or no config\.json"):
+        run(tiny_spec(), damaged, tmp_path)
+    with pytest.raises(ValueError, match=r"another or no absent\.json"):
+        run(tiny_spec(), inputs | {"model_sums": {"absent.json": "0"}}, tmp_path)
+
+
+def test_the_log_of_a_run_says_why_it_stopped(inputs, tmp_path, monkeypatch):
+    monkeypatch.setattr(scoring, "score", lambda *args, **kwargs: [float("nan"), 0.0])
+    with pytest.raises(ValueError, match="not a number"):
+        run(tiny_spec(), inputs, tmp_path)
+    last = (tmp_path / "scratch" / run_id(tiny_spec()) / "train.log").read_text().splitlines()[-1]
+    assert "math dara_sym G=4 seed 100 | stopped by " in last
+    assert "reward correctness is nan, not a number, for prompt " in last
 
 
 def test_progress_is_logged(straight):
@@ -311,15 +332,15 @@ def test_a_methods_state_is_resumed(inputs, tmp_path, monkeypatch):
 
     monkeypatch.setattr(run_files, "append_metrics", stop)
     with pytest.raises(KeyboardInterrupt):
-        train(spec, **inputs, **places)
+        train(spec, Job(**inputs, **places))
     monkeypatch.setattr(run_files, "append_metrics", append)
-    train(spec, **inputs, **places)
+    train(spec, Job(**inputs, **places))
     assert [line["calls"] for line in metrics(tmp_path)] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("bad", [float("nan"), None, float("inf")])
 def test_a_reward_that_is_no_number_is_an_error(bad, inputs, tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer, "score", lambda task, names, **_: [0.0, bad])
+    monkeypatch.setattr(scoring, "score", lambda task, names, **_: [0.0, bad])
     with pytest.raises(
         ValueError, match=r"reward length is .*, not a number, for prompt p\d+ \('<user>.*and response '"
     ):

@@ -8,6 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from dara.config import RunSpec
 from dara.data.tokenizer import build_tokenizer
+from dara.training.lifecycle import Job
 from dara.training.trl import train
 
 PROBLEMS = [
@@ -93,5 +94,5 @@ def tiny_spec(
 
 def run(spec: RunSpec, inputs: dict[str, Path], directory: Path, **options) -> Path:
     """Train in `directory`; the published results."""
-    train(spec, **inputs, scratch=directory / "scratch", out=directory / "out", **options)
+    train(spec, Job(**inputs, scratch=directory / "scratch", out=directory / "out", **options))
     return directory / "out"

@@ -209,6 +209,10 @@ class Workflow:
         own = self.configuration.models[self._spec(run).model.name].resources
         return self.configuration.preset.resources or own
 
+    def training_gpus(self, run: str) -> int:
+        """GPUs that the job of a training asks for: none where they are those of a Ray cluster that runs already."""
+        return 0 if self.configuration.preset.ray_address else self.resources(run).gpus
+
     @property
     def fetching(self) -> str:
         """How published data and models are fetched, for the command line."""

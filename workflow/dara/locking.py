@@ -47,6 +47,10 @@ def _acquire(file: IO[str], directory: Path, deadline: float) -> None:
                 raise LockedError(
                     f"{directory} is in use by {_holder(file)}; wait until it ends, or stop it, and start again"
                 ) from None
+        except OSError as error:
+            raise OSError(
+                error.errno, f"the file system has no locks ({error.strerror}); put {directory} on one that has flock"
+            ) from None
         time.sleep(POLL_SECONDS)
 
 

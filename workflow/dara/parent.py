@@ -32,9 +32,8 @@ def is_snakemake(command: Sequence[str]) -> bool:
 
 
 def workflow_mark() -> str:
-    """This process as `WORKFLOW` names it: host, pid and creation time."""
-    process = psutil.Process()
-    return f"{socket.gethostname()}/{process.pid}/{process.create_time()!r}"
+    """This process as `WORKFLOW` names it: host, pid and start."""
+    return f"{socket.gethostname()}/{os.getpid()}/{_start_of(os.getpid())}"
 
 
 def workflow_is_gone() -> bool:
@@ -42,11 +41,19 @@ def workflow_is_gone() -> bool:
     host, _, rest = os.environ.get(WORKFLOW, "").partition("/")
     if host != socket.gethostname():
         return False
-    pid, _, created = rest.partition("/")
+    pid, _, start = rest.partition("/")
     try:
-        return repr(psutil.Process(int(pid)).create_time()) != created
-    except psutil.NoSuchProcess:
+        return _start_of(int(pid)) != start
+    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
         return True
+
+
+def _start_of(pid: int) -> str:
+    """When a process began: on Linux in clock ticks since boot, which a clock that is set does not move."""
+    stat = Path(f"/proc/{pid}/stat")
+    if not Path("/proc/self/stat").is_file():
+        return repr(psutil.Process(pid).create_time())
+    return stat.read_text(errors="replace").rpartition(")")[2].split()[19]
 
 
 def watched_processes() -> list[psutil.Process]:

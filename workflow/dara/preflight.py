@@ -7,7 +7,9 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from dara.config import Configuration
 from dara.loading import ConfigurationError
@@ -48,6 +50,37 @@ def check_environments(flow: Workflow) -> None:
                 f"{stage}_environment of preset {preset.preset}: {environment} is not there; "
                 "make it with `make openrlhf-cpu` (no GPU) or `make openrlhf-cuda`"
             )
+
+
+def check_hardware(flow: Workflow) -> None:
+    """ConfigurationError for hardware on which a run that is to be made cannot be trained or evaluated."""
+    from dara.training.openrlhf.command import check_resources
+
+    for run in set(flow.plan.runs) - flow.cached if flow.reuse != "only" else ():
+        spec, resources = flow.plan.runs[run], flow.resources(run)
+        try:
+            if spec.engine == "openrlhf":
+                check_resources(spec, resources)
+        except ValueError as error:
+            raise ConfigurationError(f"preset {flow.configuration.preset.preset}: {error}") from None
+        for benchmark in flow.benchmarks_of(run):
+            if benchmark.tensor_parallel > max(resources.evaluation_gpus, 1):
+                raise ConfigurationError(
+                    f"preset {flow.configuration.preset.preset}: benchmark {benchmark.name} has tensor_parallel "
+                    f"{benchmark.tensor_parallel}, and an evaluation of {spec.model.name} {resources.evaluation_gpus} "
+                    "GPUs; raise evaluation_gpus in its resources, or lower tensor_parallel"
+                )
+
+
+def bound_local_jobs(workflow: Any) -> None:
+    """On one machine, run at once what its memory holds, and one job with GPUs: jobs do not divide them among them.
+
+    workflow: Snakemake's, of the main process; `--resources mem_mb=... gpu=...` says otherwise.
+    """
+    bounds = {"mem_mb": psutil.virtual_memory().total // 10**6, "gpu": 1}
+    for name, value in bounds.items():
+        if name not in workflow.global_resources:
+            workflow.register_resource(name, value)
 
 
 def check_cached_only(flow: Workflow, presets: Mapping[str, Configuration]) -> None:

@@ -220,12 +220,17 @@ class RunSpec(Model):
 
     def _check_engine(self) -> None:
         """What only OpenRLHF does must not be dropped in silence by the small engine."""
-        only = ("kl", "entropy_coefficient", "filter", "precision")
+        only = ("kl", "entropy_coefficient", "filter", "precision", "sampler_seed")
         used = [name for name in only if getattr(self, name) != type(self).model_fields[name].default]
         if self.engine == "trl" and used:
             raise ValueError(f"engine trl has no {', '.join(used)}; set engine: openrlhf")
         if self.engine == "trl" and isinstance(self.model, HubModel):
             raise ValueError(f"engine trl trains the laptop's models, not {self.model.hub}; set engine: openrlhf")
+
+    @property
+    def rollout_seed(self) -> int:
+        """The seed of the rollouts' sampling."""
+        return self.seed if self.sampler_seed is None else self.sampler_seed
 
     @property
     def checkpoint_steps(self) -> list[int]:

@@ -6,17 +6,22 @@ Imports of heavy packages stand inside the functions, so that each verb starts a
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dara.locking import HANDOVER_SECONDS, directory_lock
+from dara.manifests import cases_directory, checkpoints, checksums, model_directory, model_sums
 
 if TYPE_CHECKING:
+    from dara.config import Resources
     from dara.data.hub import Fetch
+    from dara.specs import RunSpec
+    from dara.training.deadline import Deadline
 
 STARTED = time.monotonic()  # of the process, near enough: a time limit counts from here
 
@@ -62,21 +67,35 @@ def plan(arguments: argparse.Namespace) -> None:
     """Say how many runs are cached, to train and to evaluate, with GPU hours and disk, before anything is submitted."""
     from dara.planning import plan as planned
 
-    print(planned(_preset_workflow(arguments), arguments.target))
+    given = [*arguments.profile, *arguments.workflow_profile]
+    profiles = [path if (arguments.root / path).exists() else path.absolute() for path in given]
+    with _in_clone(arguments):
+        print(planned(_preset_workflow(arguments), arguments.target, profiles))
 
 
 def status(arguments: argparse.Namespace) -> None:
     """List the runs of a preset: done, running, failed, waiting, with the last step and the reason of a failure."""
     from dara.status import status as status_of
 
-    print(status_of(_preset_workflow(arguments)))
+    with _in_clone(arguments):
+        flow = _preset_workflow(arguments)
+        told = flow.paths.root / "configuration.json"
+        if not told.is_file():
+            source = f"as config/ says: no workflow has run in {flow.paths.root} yet"
+        else:
+            flow = _told_workflow(arguments, told, flow)
+            source = f"as the last workflow was told ({told})"
+        print(status_of(flow, "as asked" if arguments.reuse else source))
 
 
 def clean(arguments: argparse.Namespace) -> None:
     """Delete checkpoints and work in progress that nothing needs any more (the rule: docs/cluster.md)."""
     from dara.cleaning import clean as clean_up
+    from dara.cleaning import clean_results
 
-    print(clean_up(_preset_workflow(arguments), dry_run=arguments.dry_run))
+    with _in_clone(arguments):
+        delete = clean_results if arguments.results else clean_up
+        print(delete(_preset_workflow(arguments), dry_run=arguments.dry_run))
 
 
 def prepare(arguments: argparse.Namespace) -> None:
@@ -127,23 +146,26 @@ def train(arguments: argparse.Namespace) -> None:
         return
     if spec.engine == "openrlhf" and arguments.environment:
         _continue_in(arguments.root / arguments.environment)
-    settings = {
-        "data_dir": _needed(arguments, "data").parent,
-        "model_dir": _model_directory(_needed(arguments, "model")),
-        "scratch": _needed(arguments, "scratch"),
-        "out": arguments.spec.parent,
-        "methods_dir": arguments.root / "config",
-        "trackers": tuple(name for name in arguments.trackers.split(",") if name),
-        "deadline": _deadline(arguments),
-    }
+    from dara.training.lifecycle import Job
+
+    job = Job(
+        data_dir=_needed(arguments, "data").parent,
+        model_dir=model_directory(_needed(arguments, "model")),
+        scratch=_needed(arguments, "scratch"),
+        out=arguments.spec.parent,
+        methods_dir=arguments.root / "config",
+        model_sums=model_sums(arguments.model),
+        trackers=tuple(name for name in arguments.trackers.split(",") if name),
+        deadline=_deadline(arguments),
+    )
     if spec.engine == "openrlhf":
         from dara.training.openrlhf.engine import train as train_with_openrlhf
 
-        train_with_openrlhf(spec, **settings, resources=resources, ray_address=arguments.ray_address)
+        train_with_openrlhf(spec, job, resources=resources, ray_address=arguments.ray_address)
     else:
         from dara.training.trl import train as train_with_trl
 
-        train_with_trl(spec, **settings)
+        train_with_trl(spec, job)
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
@@ -156,16 +178,16 @@ def evaluate(arguments: argparse.Namespace) -> None:
 
     if arguments.manifest is None:
         raise ValueError("name the manifest of a run or of a base model, or any model with --model DIRECTORY_OR_ID")
-    benchmark, out = Benchmark.model_validate_json(arguments.benchmark), _needed(arguments, "out")
+    benchmark, out = _parsed(Benchmark, arguments.benchmark, "--benchmark"), _needed(arguments, "out")
     part = Part.parse(arguments.part) if arguments.part else None
-    cases, checkpoints = _cases_directory(benchmark.name, _needed(arguments, "data")), _checkpoints(arguments.manifest)
+    cases, made = cases_directory(benchmark.name, _needed(arguments, "data")), checkpoints(arguments.manifest)
     name = f".{benchmark.name}.{f'part{part.number}' if part else 'lock'}"
     with directory_lock(out / name, seconds=HANDOVER_SECONDS):
         if arguments.gather:
-            gather(list(checkpoints), benchmark, cases, out)
+            gather(list(made), benchmark, cases, out)
         else:
-            sums = _checksums(arguments.manifest)
-            generate_checkpoints(checkpoints, benchmark, cases, out, part=part, checksums=sums)
+            sums = checksums(arguments.manifest)
+            generate_checkpoints(made, benchmark, cases, out, part=part, checksums=sums)
 
 
 def _evaluate_model(arguments: argparse.Namespace) -> None:
@@ -182,11 +204,11 @@ def score(arguments: argparse.Namespace) -> None:
     from dara.evaluation.score import identity_path, score_checkpoints, scores_path
     from dara.files import sha256, write_atomically
 
-    benchmark, out = Benchmark.model_validate_json(arguments.benchmark), arguments.out
+    benchmark, out = _parsed(Benchmark, arguments.benchmark, "--benchmark"), arguments.out
     with directory_lock(out / f".{benchmark.name}.lock", seconds=HANDOVER_SECONDS):
         identity = json.loads(identity_path(out, benchmark.name).read_text(encoding="utf-8"))
         steps = [int(step) for step in identity["checkpoints"]]
-        cases = _cases_directory(benchmark.name, arguments.data)
+        cases = cases_directory(benchmark.name, arguments.data)
         score_checkpoints(out, steps, benchmark, cases, workers=arguments.workers)
         files = [scores_path(out, step, benchmark.name) for step in steps]
         listing = {str(path.relative_to(out)): sha256(path) for path in files}
@@ -265,14 +287,20 @@ def _draw(arguments: argparse.Namespace, kind: str) -> None:
         draw_ours(_workflow(arguments), kind, arguments.output)
 
 
-def _read(kind, path: Path):
+def _read(kind: Any, path: Path) -> Any:
+    return _parsed(kind, path.read_text(encoding="utf-8"), str(path))
+
+
+def _parsed(kind: Any, text: str, where: str) -> Any:
+    """JSON as a model; ValueError with one sentence: where, which key, what is wrong."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        return TypeAdapter(kind).validate_json(path.read_text(encoding="utf-8"))
+        return TypeAdapter(kind).validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
-        raise ValueError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{where}: {f'{place}: ' if place else ''}{first['msg']}") from None
 
 
 def _needed(arguments: argparse.Namespace, name: str) -> Path:
@@ -304,28 +332,32 @@ def _continue_in(environment: Path) -> None:
     os.execve(python, [str(python), "-m", "dara", *sys.argv[1:]], environment_variables)
 
 
-def _resources(model: str, arguments: argparse.Namespace):
+def _resources(model: str, arguments: argparse.Namespace) -> Resources:
     """The hardware of a run: no part of its specification, so it is looked up when the run starts."""
     from dara.config import Resources
     from dara.loading import check_known, read_models
 
     if arguments.resources is not None:
-        return Resources.model_validate_json(arguments.resources)
+        return _parsed(Resources, arguments.resources, "--resources")
     models = read_models(arguments.root)
     check_known("the run's model", model, models, "a model of config/models.yaml")
     return models[model].resources
 
 
-def _deadline(arguments: argparse.Namespace):
+def _deadline(arguments: argparse.Namespace) -> Deadline | None:
     """When the batch system will end this job; None where nobody will."""
+    if arguments.time_limit not in ("none", "enforced"):
+        raise ValueError(f"--time-limit is {arguments.time_limit!r}; it must be none or enforced")
     if arguments.time_limit == "none":
         return None
+    if arguments.minutes is None:
+        raise ValueError("--minutes is missing: --time-limit enforced needs the time limit of this job")
     from dara.training.deadline import Deadline
 
     return Deadline.of(arguments.minutes, STARTED)
 
 
-def _command_line(spec, resources, arguments: argparse.Namespace) -> str:
+def _command_line(spec: RunSpec, resources: Resources, arguments: argparse.Namespace) -> str:
     """What the engine would be started with."""
     from dara.runs import run_id
 
@@ -334,39 +366,9 @@ def _command_line(spec, resources, arguments: argparse.Namespace) -> str:
     from dara.training.openrlhf.command import command_line, shell_text
 
     output = (arguments.scratch or Path(".scratch")) / run_id(spec) / "openrlhf"
-    model = _model_directory(arguments.model) if arguments.model else Path(f"<{spec.model.name}>")
+    model = model_directory(arguments.model) if arguments.model else Path(f"<{spec.model.name}>")
     files = {"prompts": output / "prompts.jsonl", "reward_file": output / "reward.py"}
     return shell_text(command_line(spec, resources, model=model, output=output, resume=False, **files))
-
-
-def _cases_directory(benchmark: str, manifest: Path) -> Path:
-    """Where the cases of a benchmark are, beside the manifest of the data that holds them."""
-    return manifest.parent / ("validation" if benchmark.endswith("_validation") else "benchmark")
-
-
-def _model_directory(manifest: Path) -> Path:
-    directory = Path(json.loads(manifest.read_text(encoding="utf-8"))["directory"])
-    if not directory.is_dir():
-        raise ValueError(
-            f"{directory}, the weights that {manifest} names, is gone; delete {manifest} to make them again"
-        )
-    return directory
-
-
-def _checkpoints(manifest: Path) -> dict[int, Path]:
-    """Step -> directory, from the manifest of a run or of a base model (step 0)."""
-    content = json.loads(manifest.read_text(encoding="utf-8"))
-    if "checkpoints" not in content:
-        return {0: _model_directory(manifest)}
-    return {int(step): Path(entry["directory"]) for step, entry in content["checkpoints"].items()}
-
-
-def _checksums(manifest: Path) -> dict[int, dict[str, str]]:
-    """Step -> file -> sha256, as a run's or a base model's manifest has them."""
-    content = json.loads(manifest.read_text(encoding="utf-8"))
-    if "checkpoints" not in content:
-        return {0: content["sha256"]}
-    return {int(step): entry["sha256"] for step, entry in content["checkpoints"].items()}
 
 
 def _workflow(arguments: argparse.Namespace):
@@ -380,10 +382,32 @@ def _workflow(arguments: argparse.Namespace):
 
 
 def _preset_workflow(arguments: argparse.Namespace):
+    """The workflow of a preset as its files say, with `--reuse` on top."""
     from dara.dag import Workflow
     from dara.loading import check_known, merge, read_yaml
 
     presets = arguments.root / "config" / "presets"
     check_known("--preset", arguments.preset, [path.stem for path in presets.glob("*.yaml")], "a preset")
     files = [arguments.root / "config" / "config.yaml", presets / f"{arguments.preset}.yaml"]
-    return Workflow.load(arguments.root, merge(read_yaml(files[0]), read_yaml(files[1])), files[1:])
+    values = merge(read_yaml(files[0]), read_yaml(files[1])) | _reuse(arguments)
+    return Workflow.load(arguments.root, values, files[1:])
+
+
+def _told_workflow(arguments: argparse.Namespace, told: Path, preset):
+    """The workflow of a configuration.json, with `--reuse` on top; checkpoints are where those of its preset are."""
+    from dara.dag import Workflow
+    from dara.loading import load_configuration
+
+    values = json.loads(told.read_text(encoding="utf-8")) | {"scratch": str(preset.paths.scratch)}
+    return Workflow(load_configuration(arguments.root, values | _reuse(arguments), [told]), arguments.root)
+
+
+def _reuse(arguments: argparse.Namespace) -> dict[str, str]:
+    reuse = getattr(arguments, "reuse", None)
+    return {"reuse": reuse} if reuse else {}
+
+
+def _in_clone(arguments: argparse.Namespace) -> contextlib.AbstractContextManager[None]:
+    """Paths in the configuration count from where the workflow runs: the clone."""
+    arguments.root = arguments.root.resolve()
+    return contextlib.chdir(arguments.root)

@@ -8,7 +8,13 @@ sys.path.insert(0, str(ROOT / "workflow"))
 from dara.dag import Workflow
 from dara.loading import check_method_parameters
 from dara.parent import job_environment
-from dara.preflight import check_available, check_environments, user_errors
+from dara.preflight import (
+    bound_local_jobs,
+    check_available,
+    check_environments,
+    check_hardware,
+    user_errors,
+)
 from dara.specs import PUBLISHED_BENCHMARKS
 from dara.workflow_lock import guard_directory, runs_jobs
 
@@ -19,7 +25,10 @@ with user_errors():
     FLOW = Workflow.load(ROOT, config, workflow.overwrite_configfiles)
     if workflow.is_main_process:
         check_method_parameters(FLOW.configuration)
+        if workflow.local_exec:
+            bound_local_jobs(workflow)
         if runs_jobs(sys.argv[1:]):
+            check_hardware(FLOW)
             check_environments(FLOW)
             check_available(FLOW)
 

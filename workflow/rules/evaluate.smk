@@ -19,7 +19,7 @@ rule evaluate_part:
         benchmark=lambda wildcards: FLOW.benchmark_json(wildcards.benchmark),
         out=subpath(output[0], parent=True),
     shell:
-        "{EVALUATION_PYTHON} -m dara evaluate {input.manifest} --data {input.data} --benchmark {params.benchmark:q} "
+        "{EVALUATION_PYTHON:q} -m dara evaluate {input.manifest} --data {input.data} --benchmark {params.benchmark:q} "
         "--out {params.out} --part {wildcards.part}/{wildcards.parts} 2>&1 | tee {log}"
 
 
@@ -53,7 +53,7 @@ rule evaluate:
         out=subpath(output[0], parent=True),
         gather=lambda wildcards, input: "--gather" if input.get("parts") else "",
     shell:
-        "{EVALUATION_PYTHON} -m dara evaluate {input.manifest} --data {input.data} --benchmark {params.benchmark:q} "
+        "{EVALUATION_PYTHON:q} -m dara evaluate {input.manifest} --data {input.data} --benchmark {params.benchmark:q} "
         "--out {params.out} {params.gather} 2>&1 | tee {log}"
 
 

@@ -30,7 +30,7 @@ rule base_model:
             f"--data {input.data}" if input.get("data") else ""
         ),
     shell:
-        "python -m dara base-model {input.spec} {params.data} --scratch {FLOW.paths.scratch} --manifest {output} "
+        "python -m dara base-model {input.spec} {params.data} --scratch {FLOW.paths.scratch:q} --manifest {output} "
         "--fetch {FLOW.fetching:q} 2>&1 | tee {log}"
 
 
@@ -60,10 +60,10 @@ rule train:
     # Where and for how long a job runs stands here and not in params: it changes no result, so nothing trains again.
     threads: lambda wildcards: FLOW.resources(wildcards.run).cpus
     resources:
-        gpu=lambda wildcards: FLOW.resources(wildcards.run).gpus,
+        gpu=lambda wildcards: FLOW.training_gpus(wildcards.run),
         mem_mb=lambda wildcards: FLOW.resources(wildcards.run).memory_mb,
         runtime=lambda wildcards: FLOW.resources(wildcards.run).minutes,
     shell:
         "python -m dara train {input.spec} --data {input.data} --model {input.model} "
-        "--scratch {FLOW.paths.scratch} {FLOW.training_options} --minutes {resources.runtime} --time-limit {TIME_LIMIT} "
+        "--scratch {FLOW.paths.scratch:q} {FLOW.training_options} --minutes {resources.runtime} --time-limit {TIME_LIMIT} "
         "2>&1 | tee {log}"

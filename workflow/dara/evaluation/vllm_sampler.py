@@ -201,5 +201,5 @@ def _vllm_version() -> str:
             continue
     raise ValueError(
         "vLLM is not installed in this environment; use the sampler transformers, or the environment "
-        "envs/openrlhf.txt (envs/openrlhf-cpu.txt without a GPU)"
+        "envs/openrlhf-cuda.txt (envs/openrlhf-cpu.txt without a GPU)"
     )

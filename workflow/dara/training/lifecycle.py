@@ -7,9 +7,9 @@ import logging
 import logging.handlers
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +18,7 @@ import numpy as np
 from dara.config import RunSpec
 from dara.files import sha256
 from dara.locking import HANDOVER_SECONDS, directory_lock
+from dara.owners import record_owner
 from dara.runs import check_source, run_id
 from dara.training import run_files
 from dara.training.deadline import Deadline, OutOfTime
@@ -26,7 +27,30 @@ from dara.training.run_files import RunRecord
 
 log = logging.getLogger(__name__)
 
+MODEL_FILES = {".json", ".safetensors", ".jinja", ".txt", ".model"}
 LOG_BYTES = 10_000_000  # of train.log before it starts anew; one older part is kept
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the training of a run is given: nothing of it changes the run's results."""
+
+    data_dir: Path
+    """Prepared data (train.jsonl)."""
+    model_dir: Path
+    """Checkpoint of the base model, with its tokenizer."""
+    scratch: Path
+    """Work happens in `<scratch>/<run_id>/`, one process at a time."""
+    out: Path
+    """Where the results are published."""
+    methods_dir: Path | None = None
+    """What a user's own method files are relative to: the directory of config/methods.yaml."""
+    model_sums: Mapping[str, str] = field(default_factory=dict)
+    """File of the base model -> sha256, as its manifest has them."""
+    trackers: tuple[str, ...] = ()
+    """Where the metrics go besides the run's files: tensorboard, wandb."""
+    deadline: Deadline | None = None
+    """When the batch system ends this job."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +58,11 @@ class Start:
     """A run that is about to be trained from `record.steps` on."""
 
     spec: RunSpec
+    job: Job
     rows: list[dict[str, str]]  # the training prompts, each once
-    model_dir: Path
     directory: Path
     record: RunRecord
-    methods_dir: Path | None
     started: float  # time.monotonic() at the start of the process's work
-    deadline: Deadline | None = None  # when the batch system ends this job
 
 
 class Steps(Protocol):
@@ -53,39 +75,32 @@ class Steps(Protocol):
 def train_run(
     spec: RunSpec,
     steps: Steps,
+    job: Job,
     *,
-    data_dir: Path,
-    model_dir: Path,
-    scratch: Path,
-    out: Path,
-    methods_dir: Path | None,
     libraries: Sequence[str],
-    deadline: Deadline | None = None,
     last_resumable: Callable[[Path], int] = run_files.last_resumable,
     guard: Callable[[Path], AbstractContextManager[None]] = lambda directory: nullcontext(),
 ) -> None:
-    """Train the run of `spec` and publish it into `out`, from the last complete checkpoint if there is one.
+    """Train the run of `spec` and publish it, from the last complete checkpoint if there is one.
 
-    data_dir: prepared data (train.jsonl). model_dir: checkpoint of the base model with its tokenizer. scratch: work
-    happens in `<scratch>/<run_id>/`, one process at a time. methods_dir: where a user's own method files are relative
-    to (the directory of config/methods.yaml). libraries: whose versions belong in the manifest. deadline: when
-    the batch system ends this job. last_resumable: the
-    newest step of a run's directory that the engine can resume from. guard: entered with the run's directory once the
-    lock is held, left when all is done. A diverging run is an outcome, written in the manifest, not an error.
+    libraries: whose versions belong in the manifest. last_resumable: the newest step of a run's directory that the
+    engine can resume from. guard: entered with the run's directory once the lock is held, left when all is done. A
+    diverging run is an outcome, written in the manifest, not an error.
 
     Raises ValueError for unusable data, a reward that is not a number, or inputs that changed under a begun run,
     LockedError if another process trains this run, and OutOfTime where it stops before the deadline.
     """
     started = time.monotonic()
-    check_source(spec, methods_dir)
-    directory = scratch / run_id(spec)
+    check_source(spec, job.methods_dir)
+    directory = job.scratch / run_id(spec)
     with (
         directory_lock(directory, seconds=HANDOVER_SECONDS),
         _logging_into(directory / "train.log"),
         guard(directory),
     ):
+        record_owner(directory, job.out)
         run_files.remove_unfinished(directory)
-        inputs = input_checksums(data_dir, model_dir)
+        inputs = input_checksums(job)
         run_files.check_inputs(directory, inputs)
         done = last_resumable(directory)
         record = run_files.load(directory, done)
@@ -93,11 +108,10 @@ def train_run(
         if done == spec.steps:
             log.info("%s is already trained in %s: published again", run_id(spec), directory)
         else:
-            rows = read_rows(data_dir / "train.jsonl", spec)
+            rows = read_rows(job.data_dir / "train.jsonl", spec)
             run_files.record_start(directory, done, libraries)
-            start = Start(spec, rows, model_dir, directory, record, methods_dir, started, deadline)
-            record, divergence = _trained(steps, start)
-        run_files.publish(out, directory, spec, record, inputs=inputs, divergence=divergence)
+            record, divergence = _trained(steps, Start(spec, job, rows, directory, record, started))
+        run_files.publish(job.out, directory, spec, record, inputs=inputs, divergence=divergence)
 
 
 def _trained(steps: Steps, start: Start) -> tuple[RunRecord, Divergence | None]:
@@ -106,6 +120,10 @@ def _trained(steps: Steps, start: Start) -> tuple[RunRecord, Divergence | None]:
         record, divergence = steps(start)
     except OutOfTime as stop:
         log.warning("%s | %s", title(start.spec), stop)
+        raise
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        log.error("%s | stopped by %s: %s", title(start.spec), type(error).__name__, reason)
         raise
     if divergence:
         log.warning("%s | diverged in step %d: %s", title(start.spec), divergence.step, divergence.reason)
@@ -139,12 +157,23 @@ def prompt_positions(rows: int, seed: int) -> Iterator[int]:
         yield from rng.permutation(rows).tolist()
 
 
-def input_checksums(data_dir: Path, model_dir: Path) -> dict[str, str]:
-    """Checksums of what a run trains on: the prompts and every file of the base model."""
-    files = sorted(path for path in model_dir.iterdir() if path.suffix in {".json", ".safetensors", ".jinja"})
+def input_checksums(job: Job) -> dict[str, str]:
+    """Checksums of what a run trains on: the prompts, weights, tokenizer and settings of the base model.
+
+    Raises ValueError for a base model that is incomplete or not the one that its manifest names.
+    """
+    files = sorted(path for path in job.model_dir.iterdir() if path.suffix in MODEL_FILES)
     if not any(path.suffix == ".safetensors" for path in files):
-        raise ValueError(f"{model_dir} holds no *.safetensors: it is no complete checkpoint of a base model")
-    return {path.name: sha256(path) for path in [data_dir / "train.jsonl", *files]}
+        raise ValueError(f"{job.model_dir} holds no *.safetensors: it is no complete checkpoint of a base model")
+    sums = {path.name: sha256(path) for path in files}
+    changed = sorted(name for name, expected in job.model_sums.items() if sums.get(name, expected) != expected)
+    missing = sorted(name for name in job.model_sums if not (job.model_dir / name).is_file())
+    if changed or missing:
+        raise ValueError(
+            f"{job.model_dir} is not the base model that its manifest names: another or no "
+            f"{', '.join([*changed, *missing])}; delete that manifest to make the model again"
+        )
+    return {"train.jsonl": sha256(job.data_dir / "train.jsonl"), **sums}
 
 
 @contextmanager

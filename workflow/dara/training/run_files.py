@@ -31,6 +31,8 @@ from dara.training.divergence import Divergence
 STARTS = "starts.json"
 RESUME_ONLY = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "method_state.pt")
 """What a checkpoint holds to resume from, and only the newest keeps."""
+SUMS = "sha256.json"
+"""File -> sha256 of a checkpoint, in it."""
 
 
 @dataclass
@@ -106,7 +108,11 @@ def remove_unfinished(directory: Path) -> None:
 
 
 def complete_checkpoint(directory: Path, written: Path, step: int) -> Path:
-    """Give a fully written checkpoint its name, step_<N>, and drop from the older ones what only resuming needs."""
+    """Give a fully written checkpoint its name, step_<N>, and drop from the older ones what only resuming needs.
+
+    Its checksums are put beside it now: those of all checkpoints at the end would be many minutes of idle GPUs.
+    """
+    write_atomically(written / SUMS, json_bytes(_sums(written)))
     final = directory / f"step_{step}"
     if final.exists():  # left by a run that was cut back to an older step
         shutil.rmtree(final)
@@ -224,14 +230,19 @@ def record_start(directory: Path, step: int, libraries: Iterable[str]) -> None:
 
 
 def _describe(checkpoint: Path) -> dict[str, Any]:
-    files = sorted(path for path in checkpoint.iterdir() if path.name not in RESUME_ONLY)
-    return {"directory": checkpoint.as_posix(), "sha256": {path.name: sha256(path) for path in files}}
+    known = checkpoint / SUMS
+    sums = json.loads(known.read_bytes()) if known.is_file() else _sums(checkpoint)
+    return {"directory": checkpoint.as_posix(), "sha256": sums}
+
+
+def _sums(checkpoint: Path) -> dict[str, str]:
+    files = sorted(path for path in checkpoint.iterdir() if path.name not in (*RESUME_ONLY, SUMS))
+    return {path.name: sha256(path) for path in files}
 
 
 def _seeds(spec: RunSpec) -> dict[str, int | None]:
     """Every seed of a run; published data has none."""
-    sampler = spec.seed if spec.sampler_seed is None else spec.sampler_seed
-    return {"data": getattr(spec.data, "seed", None), "trainer": spec.seed, "sampler": sampler}
+    return {"data": getattr(spec.data, "seed", None), "trainer": spec.seed, "sampler": spec.rollout_seed}
 
 
 def _machine() -> dict[str, Any]:

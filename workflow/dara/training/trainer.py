@@ -30,7 +30,6 @@ from trl.trainer.utils import split_tensor_dict
 from dara.config import RunSpec
 from dara.libraries import quiet
 from dara.methods import Method
-from dara.rewards import score
 from dara.runs import run_id
 from dara.training import run_files
 from dara.training.advantages import batch_advantages, run_method
@@ -40,29 +39,30 @@ from dara.training.lifecycle import Start
 from dara.training.metrics import ENGINE_METRICS, all_finite
 from dara.training.policy import NotFiniteError, log_probs_and_entropies, sample
 from dara.training.run_files import RunRecord
+from dara.training.scoring import score_sample
 from dara.training.steps import Rollouts, record_step
 from dara.training.trackers import Tracker, tracker
 
 log = logging.getLogger(__name__)
 
 
-def run_steps(start: Start, rows: list[dict[str, str]], trackers: tuple[str, ...]) -> Divergence | None:
+def run_steps(start: Start, rows: list[dict[str, str]]) -> Divergence | None:
     """Train from `start.record.steps` to the last step; how the run diverged, or None.
 
-    rows: the prompts of all steps, in order. trackers: names for `dara.training.trackers`.
+    rows: the prompts of all steps, in order.
     """
     quiet()
     torch.set_num_threads(1)  # the models are too small to share among threads; one run a core instead
     spec, directory, record = start.spec, start.directory, start.record
-    method = run_method(spec, start.methods_dir)
-    follow = tracker(trackers, directory, run_id(spec), record.metrics)
-    run = Run(spec, method, directory, record, follow, start.deadline, record.steps)
+    method = run_method(spec, start.job.methods_dir)
+    follow = tracker(start.job.trackers, directory, run_id(spec), record.metrics)
+    run = Run(spec, method, directory, record, follow, start.job.deadline, record.steps)
     trainer = MultiRewardTrainer(
-        model=AutoModelForCausalLM.from_pretrained(start.model_dir, dtype=torch.float32),
+        model=AutoModelForCausalLM.from_pretrained(start.job.model_dir, dtype=torch.float32),
         reward_funcs=[_name_only(name) for name in spec.rewards],
         args=trl_config(spec, directory),
         train_dataset=datasets.Dataset.from_list(rows),
-        processing_class=AutoTokenizer.from_pretrained(start.model_dir),
+        processing_class=AutoTokenizer.from_pretrained(start.job.model_dir),
         run=run,
     )
     checkpoint = directory / f"step_{record.steps}" if record.steps else None
@@ -175,14 +175,15 @@ class MultiRewardTrainer(GRPOTrainer):
             max_tokens=sampling.max_response_tokens,
             end_tokens=tuple(self.eos_token_ids),
             pad=self.processing_class.pad_token_id,
-            generator=step_generator(self.run.spec.seed, self.run.step),
+            generator=step_generator(self.run.spec.rollout_seed, self.run.step),
         )
         return responses, None
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         spec = self.run.spec
         lengths = [len(ids) for ids in completion_ids_list]
-        values = [score_response(spec, *one) for one in zip(inputs, completions, lengths, strict=True)]
+        samples = zip(inputs, completions, lengths, strict=True)
+        values = [list(_score(spec, *sample).values()) for sample in samples]
         shape = (spec.prompts_per_step, spec.group_size)
         rewards = torch.tensor(values, dtype=torch.float64)
         self._rollouts = Rollouts(
@@ -290,23 +291,9 @@ class MultiRewardTrainer(GRPOTrainer):
         run.check_deadline()
 
 
-def score_response(spec: RunSpec, row: dict[str, str], response: str, n_tokens: int) -> list[float]:
-    """The K rewards of one response; ValueError if one is not a finite number."""
-    values = score(
-        spec.task,
-        spec.rewards,
-        response=response,
-        reference=row["reference"],
-        n_tokens=n_tokens,
-        params=spec.reward_params,
-    )
-    for name, value in zip(spec.rewards, values, strict=True):
-        if value is None or not math.isfinite(value):
-            raise ValueError(
-                f"reward {name} is {value}, not a number, for prompt {row['id']} ({row['prompt']!r}) "
-                f"and response {response!r}"
-            )
-    return values
+def _score(spec: RunSpec, row: dict[str, str], response: str, n_tokens: int) -> dict[str, float]:
+    given = {"prompt_id": row["id"], "prompt": row["prompt"], "reference": row["reference"]}
+    return score_sample(spec.task, spec.rewards, spec.reward_params, **given, response=response, n_tokens=n_tokens)
 
 
 def step_generator(seed: int, step: int) -> torch.Generator:

@@ -3,51 +3,25 @@
 from __future__ import annotations
 
 from itertools import islice
-from pathlib import Path
 
 from dara.config import RunSpec
-from dara.training.deadline import Deadline
 from dara.training.divergence import Divergence
-from dara.training.lifecycle import Start, prompt_positions, train_run
+from dara.training.lifecycle import Job, Start, prompt_positions, train_run
 from dara.training.run_files import RunRecord
 
 LIBRARIES = ("torch", "transformers", "trl", "numpy")
 
 
-def train(
-    spec: RunSpec,
-    *,
-    data_dir: Path,
-    model_dir: Path,
-    scratch: Path,
-    out: Path,
-    methods_dir: Path | None = None,
-    trackers: tuple[str, ...] = (),
-    deadline: Deadline | None = None,
-) -> None:
-    """Train the run of `spec` with TRL and publish it into `out`; see `lifecycle.train_run`.
-
-    trackers: where the metrics go besides the run's files ("tensorboard", "wandb"). deadline: when the batch system
-    ends this job.
-    """
+def train(spec: RunSpec, job: Job) -> None:
+    """Train the run of `spec` with TRL and publish it; see `lifecycle.train_run`."""
 
     def steps(start: Start) -> tuple[RunRecord, Divergence | None]:
         # Imported here: it takes seconds, in which the parent is watched already, and publishing needs none of it.
         from dara.training.trainer import run_steps
 
-        return start.record, run_steps(start, training_rows(start.rows, spec), trackers)
+        return start.record, run_steps(start, training_rows(start.rows, spec))
 
-    train_run(
-        spec,
-        steps,
-        data_dir=data_dir,
-        model_dir=model_dir,
-        scratch=scratch,
-        out=out,
-        methods_dir=methods_dir,
-        libraries=LIBRARIES,
-        deadline=deadline,
-    )
+    train_run(spec, steps, job, libraries=LIBRARIES)
 
 
 def training_rows(rows: list[dict[str, str]], spec: RunSpec) -> list[dict[str, str]]:

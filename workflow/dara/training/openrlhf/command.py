@@ -47,7 +47,7 @@ def command_line(
     Raises:
         ValueError: the run is for another engine, or its batches cannot be divided among the GPUs.
     """
-    _check(spec, resources)
+    check_resources(spec, resources)
     flags: Flags = {
         "--actor.model_name_or_path": model,
         **_data(spec, prompts),
@@ -79,7 +79,8 @@ def responses_per_update(spec: RunSpec) -> int:
     return spec.prompts_per_step // spec.optimizer.updates_per_step * spec.group_size
 
 
-def _check(spec: RunSpec, resources: Resources) -> None:
+def check_resources(spec: RunSpec, resources: Resources) -> None:
+    """ValueError if the run is for another engine, or these GPUs cannot train it."""
     if spec.engine != "openrlhf":
         raise ValueError(f"run {run_id(spec)} is for engine {spec.engine}; OpenRLHF trains runs with engine: openrlhf")
     gpus, shared = resources.gpus, resources.tensor_parallel

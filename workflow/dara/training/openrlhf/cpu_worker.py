@@ -9,6 +9,9 @@ import vllm._custom_ops
 from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
 
 from dara.training.openrlhf.cpu import process_group
+from dara.training.openrlhf.versions import check_names
+
+check_names({"torch.cpu": ("_is_amx_tile_supported",), "vllm._custom_ops": ("_supports_onednn",)})
 
 # vLLM chooses its AMX attention without asking the kernel for leave to use AMX, and dies of SIGILL.
 torch.cpu._is_amx_tile_supported = lambda: False

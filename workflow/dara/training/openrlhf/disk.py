@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import shutil
 from pathlib import Path
 
 from dara.specs import RunSpec
+
+log = logging.getLogger(__name__)
 
 BYTES = {"float32": 4, "bfloat16": 2}
 OPTIMIZER_BYTES = 12  # a parameter: master weight and Adam's two moments, float32
@@ -41,6 +44,7 @@ def check_disk(spec: RunSpec, model_dir: Path, directory: Path, done: int) -> No
             f"the run will write about {needed / 1e9:.1f} GB into {directory} ({left} checkpoints and the optimiser's "
             f"state), and {free / 1e9:.1f} GB are free; make room, or set scratch to a larger file system"
         )
+    log.info("up to %.1f GB more will be written into %s, where %.1f GB are free", needed / 1e9, directory, free / 1e9)
 
 
 def _elements(path: Path) -> int:

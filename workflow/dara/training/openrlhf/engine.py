@@ -11,9 +11,9 @@ from pathlib import Path
 
 from dara.config import Resources, RunSpec
 from dara.training import run_files
-from dara.training.deadline import Deadline, OutOfTime
+from dara.training.deadline import OutOfTime
 from dara.training.divergence import Divergence
-from dara.training.lifecycle import Start, train_run
+from dara.training.lifecycle import Job, Start, train_run
 from dara.training.openrlhf import ray_node, versions
 from dara.training.openrlhf.checkpoints import last_resumable, output_of, prepare_output
 from dara.training.openrlhf.disk import check_disk
@@ -33,34 +33,22 @@ LAST_LINES = 15  # of the log, shown when OpenRLHF fails
 
 
 def train(
-    spec: RunSpec,
-    *,
-    data_dir: Path,
-    model_dir: Path,
-    scratch: Path,
-    out: Path,
-    methods_dir: Path | None = None,
-    resources: Resources,
-    trackers: tuple[str, ...] = (),
-    deadline: Deadline | None = None,
-    ray_address: str | None = None,
-    keep_advantages: bool = False,
+    spec: RunSpec, job: Job, *, resources: Resources, ray_address: str | None = None, keep_advantages: bool = False
 ) -> None:
-    """Train the run of `spec` with OpenRLHF and publish it into `out`; see `lifecycle.train_run`.
+    """Train the run of `spec` with OpenRLHF and publish it; see `lifecycle.train_run`.
 
-    resources: the GPUs; none means the CPU adaptation. trackers: where the metrics go besides the run's files
-    ("tensorboard", "wandb"). deadline: when the batch system ends this job. ray_address: "host:port" of a Ray cluster
-    to use instead of an own one. keep_advantages: also write what the updates read,
+    resources: the GPUs; none means the CPU adaptation. ray_address: "host:port" of a Ray cluster to use instead of an
+    own one. keep_advantages: also write what the updates read,
     `<scratch>/<run_id>/openrlhf/advantages_<step>_<rank>.npz`.
 
     What OpenRLHF prints is in `<scratch>/<run_id>/openrlhf.log`. Raises ValueError where `lifecycle.train_run` does,
-    for another OpenRLHF than the tested one and for too little disk; RuntimeError when OpenRLHF fails.
+    for another OpenRLHF than the tested one and for too little disk; ChildProcessError when OpenRLHF fails.
     """
     versions.check_version()
-    check_installed(trackers)
+    check_installed(job.trackers)
 
     def steps(start: Start) -> tuple[RunRecord, Divergence | None]:
-        settings = prepare(start, resources, trackers, ray_address, keep_advantages)
+        settings = prepare(start, resources, ray_address, keep_advantages)
         run_openrlhf(settings)
         outcome = json.loads((settings.output / OUTCOME).read_bytes())
         if outcome["out_of_time"]:
@@ -68,29 +56,16 @@ def train(
         diverged = Divergence(**outcome["divergence"]) if outcome["divergence"] else None
         return run_files.load(start.directory, diverged.step - 1 if diverged else spec.steps), diverged
 
-    train_run(
-        spec,
-        steps,
-        data_dir=data_dir,
-        model_dir=model_dir,
-        scratch=scratch,
-        out=out,
-        methods_dir=methods_dir,
-        libraries=(*LIBRARIES, versions.vllm_package()),
-        deadline=deadline,
-        last_resumable=last_resumable,
-        guard=ray_node.guarded,
-    )
+    libraries = (*LIBRARIES, versions.vllm_package())
+    train_run(spec, steps, job, libraries=libraries, last_resumable=last_resumable, guard=ray_node.guarded)
 
 
-def prepare(
-    start: Start, resources: Resources, trackers: tuple[str, ...], ray_address: str | None, keep_advantages: bool
-) -> Settings:
+def prepare(start: Start, resources: Resources, ray_address: str | None, keep_advantages: bool) -> Settings:
     """Check the disk and write what OpenRLHF's processes will read."""
-    directory, done = start.directory.resolve(), start.record.steps
+    job, directory, done = start.job, start.directory.resolve(), start.record.steps
     output = output_of(directory)
     prepare_output(output, done)
-    check_disk(start.spec, start.model_dir, directory, done)
+    check_disk(start.spec, job.model_dir, directory, done)
     prompts = output / "prompts.jsonl"
     prompt_file(start.rows, prompts)
     settings = Settings(
@@ -98,15 +73,15 @@ def prepare(
         resources=resources,
         directory=directory,
         output=output,
-        model_dir=start.model_dir.resolve(),
+        model_dir=job.model_dir.resolve(),
         prompts=prompts,
         reward_file=write_reward_file(output, start.spec),
-        methods_dir=start.methods_dir.resolve() if start.methods_dir else None,
+        methods_dir=job.methods_dir.resolve() if job.methods_dir else None,
         done=done,
         started=time.time() - (time.monotonic() - start.started),
-        trackers=trackers,
+        trackers=job.trackers,
         ray_address=ray_address,
-        minutes=start.deadline.minutes if start.deadline else None,
+        minutes=job.deadline.minutes if job.deadline else None,
         keep_advantages=keep_advantages,
     )
     settings.write()
@@ -116,7 +91,8 @@ def prepare(
 def run_openrlhf(settings: Settings) -> None:
     """One start of OpenRLHF, to its end. Its progress lines are logged here, everything else goes into its log.
 
-    Raises what a reward, a filter or a check said in one of its processes as ValueError, anything else as RuntimeError.
+    Raises what a reward, a filter or a check said in one of its processes as ValueError, anything else as
+    ChildProcessError.
     """
     on_gpu = settings.resources.gpus > 0
     environment = ray_node.child_environment(settings.directory) | environment_of(on_gpu)
@@ -164,4 +140,4 @@ def failure(settings: Settings, code: int) -> Exception:
         return ValueError(json.loads(path.read_bytes())["message"])
     log_file = settings.directory / LOG
     last = "\n".join(log_file.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:])
-    return RuntimeError(f"OpenRLHF ended with exit code {code}; the end of {log_file}:\n{last}")
+    return ChildProcessError(f"OpenRLHF ended with exit code {code}; the end of {log_file}:\n{last}")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from openrlhf.utils.agent import SingleTurnAgentExecutor
 
 from dara.training.openrlhf.labels import Label
-from dara.training.openrlhf.scoring import score_sample
+from dara.training.scoring import score_sample
 
 
 class RewardExecutor(SingleTurnAgentExecutor):
@@ -55,8 +55,9 @@ class RewardExecutor(SingleTurnAgentExecutor):
             self.task,
             self.rewards,
             self.reward_params,
-            label=parsed,
+            prompt_id=f"{parsed.id}, number {parsed.position} of the run",
             prompt=prompt,
+            reference=parsed.reference,
             response=response,
             n_tokens=end - start,
         )

@@ -78,14 +78,15 @@ class DaraPolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_class
         self._step = strategy.dara.done
 
     def fit(self, kl_ctl: float = 0) -> dict[str, Any]:
-        """The updates of a step; the gradient norm is the mean over them, `weights_finite` is theirs together."""
+        """The updates of a step; the gradient norm is the mean over them, `weights_finite` that of all ranks."""
         self._step += 1
         self.strategy.grad_norms.clear()
         if self.strategy.dara.keep_advantages:
             self._keep_advantages()
         status = super().fit(kl_ctl)
         status["actor_grad_norm"] = float(np.mean(self.strategy.grad_norms))
-        status["weights_finite"] = weights_are_finite(self.actor.model.parameters())
+        broken = not weights_are_finite(self.actor.model.parameters())
+        status["weights_finite"] = self.strategy.all_reduce(float(broken), "max") == 0  # each rank has a shard
         return status
 
     def save_model(self) -> None:

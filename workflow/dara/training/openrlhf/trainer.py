@@ -47,9 +47,8 @@ def prepare_datasets(strategy: DaraStrategy, tokenizer: Any) -> tuple[PromptLoad
     """In place of OpenRLHF's: the run's prompts in their order, no evaluation, the number of optimiser updates."""
     settings = strategy.dara
     spec, record = settings.spec, run_files.load(settings.directory, settings.done)
-    sampler_seed = spec.seed if spec.sampler_seed is None else spec.sampler_seed
     start = consumed(record.metrics, spec.prompts_per_step)
-    loader = PromptLoader(settings.prompts, spec.seed, sampler_seed, start)
+    loader = PromptLoader(settings.prompts, spec.seed, spec.rollout_seed, start)
     return loader, None, spec.steps * spec.optimizer.updates_per_step
 
 

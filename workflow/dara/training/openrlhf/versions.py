@@ -1,4 +1,4 @@
-"""Whether the installed OpenRLHF is the one whose classes ours replace."""
+"""Whether the installed OpenRLHF and vLLM are those whose classes ours replace."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 
 TESTED = "0.11.2"
+TESTED_VLLM = "0.29.0"
 NAMES = {
     "openrlhf.models": ("Actor", "PolicyLoss"),
     "openrlhf.trainer.ppo_trainer": (
@@ -54,7 +55,7 @@ NAMES = {
 
 
 def check_version() -> None:
-    """ValueError unless OpenRLHF is installed in the tested version; imports nothing of it."""
+    """ValueError unless OpenRLHF and vLLM are installed in the tested versions; imports nothing of them."""
     try:
         found = version("openrlhf")
     except PackageNotFoundError:
@@ -64,16 +65,26 @@ def check_version() -> None:
         ) from None
     if found != TESTED:
         raise ValueError(f"openrlhf {found} is installed, and the engine is made for {TESTED}; install that version")
+    package = vllm_package()
+    try:
+        vllm = version(package)
+    except PackageNotFoundError:
+        raise ValueError(f"vllm is not installed beside openrlhf; install vllm {TESTED_VLLM}") from None
+    if vllm.partition("+")[0] != TESTED_VLLM:
+        raise ValueError(f"{package} {vllm} is installed, and the engine is made for {TESTED_VLLM}; install that one")
 
 
 def check_names(names: dict[str, Iterable[str]] | None = None) -> None:
-    """ValueError that lists what OpenRLHF lacks of what the engine replaces or calls. It imports OpenRLHF."""
+    """ValueError that lists what the engine replaces or calls and these modules lack. It imports them (OpenRLHF's)."""
     missing = []
     for module_name, paths in (NAMES if names is None else names).items():
         module = importlib.import_module(module_name)
         missing += [f"{module_name}.{path}" for path in paths if not _has(module, path)]
     if missing:
-        raise ValueError(f"this openrlhf has no {', '.join(missing)}; install openrlhf {TESTED} as it is published")
+        raise ValueError(
+            f"this environment has no {', '.join(missing)}; make it anew with the versions of envs/openrlhf-cpu.txt or "
+            "envs/openrlhf-cuda.txt"
+        )
 
 
 def _has(owner: object, path: str) -> bool:
