@@ -10,7 +10,7 @@ import pytest
 
 from dara.dag import Workflow
 from dara.loading import ConfigurationError, merge, read_yaml
-from dara.preflight import bound_local_jobs, check_available, check_environments, check_hardware
+from dara.preflight import bound_local_jobs, check_available, check_environments, check_hardware, check_trackers
 
 ROOT = Path(__file__).parents[1]
 
@@ -91,6 +91,15 @@ def test_a_training_on_an_existing_ray_cluster_asks_for_no_gpu_of_its_own(paper)
     run = next(run for run in paper.plan.runs if "qwen2.5-1.5b" in run)
     assert paper.training_gpus(run) == 4
     assert flow("paper", ray_address="head:6379").training_gpus(run) == 0
+
+
+def test_a_tracker_that_is_not_installed_is_an_error_before_any_job(monkeypatch):
+    wanted = {"reuse": "none", "trackers": ["wandb"]}
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"trackers of preset laptop: .*wandb.* is not installed"):
+        check_trackers(flow("laptop", **wanted))
+    check_trackers(flow("laptop", reuse="none"))
+    check_trackers(flow("laptop-openrlhf", **wanted))  # its environment has it
 
 
 def test_one_machine_runs_at_once_what_its_memory_holds():

@@ -72,6 +72,20 @@ def check_hardware(flow: Workflow) -> None:
                 )
 
 
+def check_trackers(flow: Workflow) -> None:
+    """ConfigurationError if a tracker's package is missing here, where runs of the small engine are made.
+
+    Those of OpenRLHF are made in another environment, whose file has both packages.
+    """
+    from dara.training.trackers import check_installed
+
+    here = any(spec.engine == "trl" for run, spec in flow.plan.runs.items() if run not in flow.cached)
+    try:
+        check_installed(flow.configuration.preset.trackers if here and flow.reuse != "only" else ())
+    except ValueError as error:
+        raise ConfigurationError(f"trackers of preset {flow.configuration.preset.preset}: {error}") from None
+
+
 def bound_local_jobs(workflow: Any) -> None:
     """On one machine, run at once what its memory holds, and one job with GPUs: jobs do not divide them among them.
 

@@ -13,6 +13,7 @@ from dara.preflight import (
     check_available,
     check_environments,
     check_hardware,
+    check_trackers,
     user_errors,
 )
 from dara.specs import PUBLISHED_BENCHMARKS
@@ -29,6 +30,7 @@ with user_errors():
             bound_local_jobs(workflow)
         if runs_jobs(sys.argv[1:]):
             check_hardware(FLOW)
+            check_trackers(FLOW)
             check_environments(FLOW)
             check_available(FLOW)
 

@@ -23,6 +23,8 @@ from typing import Any
 
 import psutil
 
+from dara.parent import is_alive
+
 log = logging.getLogger(__name__)
 
 MARK = "DARA_RAY_RUN"
@@ -121,7 +123,7 @@ def leftovers(directory: Path) -> list[psutil.Process]:
     for process in psutil.process_iter():
         if process.pid not in own and _environment(process).get(MARK) == mark:
             found |= {one.pid: one for one in [process, *_descendants(process)]}
-    return [process for pid, process in found.items() if pid not in own and _lives(process)]
+    return [process for pid, process in found.items() if pid not in own and is_alive(process)]
 
 
 def stop(directory: Path) -> int:
@@ -200,17 +202,10 @@ def _descendants(process: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def _wait(processes: list[psutil.Process], seconds: float) -> None:
     """Until none of them lives, or for `seconds`. It takes no child's exit code away from who started it."""
     end = time.monotonic() + seconds
-    while any(_lives(process) for process in processes) and time.monotonic() < end:
+    while any(is_alive(process) for process in processes) and time.monotonic() < end:
         time.sleep(POLL_SECONDS)
 
 
