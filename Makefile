@@ -16,8 +16,6 @@ BIN := $(VENV)/bin
 SNAKEMAKE := $(BIN)/snakemake --profile profiles/local
 RESULTS := results/$(PRESET)
 REPORT := $(RESULTS)/snakemake_report.html
-RUNS = $(wildcard $(RESULTS)/runs/*)
-MODELS = $(wildcard $(RESULTS)/models/*)
 
 .DEFAULT_GOAL := environment
 .PHONY: environment environments openrlhf-cpu openrlhf-cuda help test test-openrlhf test-slurm smoke reproduce figures report \
@@ -89,5 +87,5 @@ format: environment ## format all code
 keys: environment ## the page of documented configuration keys, from the models
 	$(BIN)/dara keys --out docs/configuration.md
 
-clean: ## remove results and scratch of PRESET (never the cached and published ones)
-	rm -rf $(RUNS:$(RESULTS)/runs/%=.scratch/%) $(MODELS:$(RESULTS)/models/%=.scratch/models/%) $(RESULTS)
+clean: environment ## remove results and scratch of PRESET (never the cached and published ones, nor what other presets have)
+	$(BIN)/dara clean --results --preset '$(PRESET)'

@@ -43,13 +43,16 @@ rule all:
     localrule: True
 
 
+# What a workflow was told stands in its configuration.json, so that `dara status` and `dara clean` know its runs.
 rule trained:
     input:
+        rules.configuration.output,
         [FLOW.run_file(run, "manifest.json") for run in FLOW.plan.runs],
     localrule: True
 
 
 rule evaluated:
     input:
+        rules.configuration.output,
         FLOW.scored,
     localrule: True

@@ -1,16 +1,35 @@
 import json
 import os
 import shutil
+import subprocess
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dara.cleaning import RULES, _finished, clean, find, human, planned_benchmarks, size_of
+from dara.cleaning import (
+    RULES,
+    _finished,
+    clean,
+    clean_results,
+    find,
+    human,
+    made_as,
+    planned_benchmarks,
+    size_of,
+)
+from dara.cli import main
 from dara.dag import Workflow
+from dara.evaluation.generate import generate_checkpoints
 from dara.loading import ConfigurationError, merge, read_yaml
 from dara.locking import directory_lock
+from dara.owners import OWNERS, record_owner
+from dara.specs import Sampling
 from dara.training.openrlhf import checkpoints as openrlhf_checkpoints
+from dara.training.openrlhf.engine import keep_end
 from dara.training.run_files import last_resumable
+from evaluation_fakes import FakeSampler, benchmark, write_cases, write_checkpoints
 
 ROOT = Path(__file__).parents[1]
 RESUME = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
@@ -44,6 +63,7 @@ def begin(flow: Workflow, run: str, steps: tuple[int, ...] = (3, 6)) -> Path:
         (work / f"step_{step}" / "model.safetensors").write_bytes(b"w" * 1000)
     for name in RESUME if steps else ():
         (work / f"step_{max(steps)}" / name).write_bytes(b"r" * 100)
+    record_owner(work, flow.paths.run(run))
     return work
 
 
@@ -53,12 +73,22 @@ def finish(flow: Workflow, run: str, outcome: str = "completed") -> None:
     manifest.write_text(json.dumps({"outcome": outcome, "checkpoints": {"3": {}, "6": {}}}))
 
 
-def score(flow: Workflow, run: str, *steps: int) -> None:
-    (benchmark,) = flow.benchmarks_of(run)
-    scores = flow.paths.scores(run)
-    scores.mkdir(parents=True)
-    listing = {f"step_{step}/{benchmark.name}.csv": "sha" for step in steps}
-    (scores / f"{benchmark.name}.scored.json").write_text(json.dumps(listing))
+def score(flow: Workflow, run: str, *steps: int, **changes) -> None:
+    """Scores of these steps, whose responses were made as the preset says, or with other settings."""
+    (planned,) = flow.benchmarks_of(run)
+    made, scores = planned.model_copy(update=changes), flow.paths.scores(run)
+    scores.mkdir(parents=True, exist_ok=True)
+    listing = {f"step_{step}/{made.name}.csv": "sha" for step in steps}
+    (scores / f"{made.name}.scored.json").write_text(json.dumps(listing))
+    (scores / f"{made.name}.identity.json").write_text(json.dumps(identity_of(made)))
+
+
+def identity_of(made) -> dict:
+    """What the evaluation puts down of its settings."""
+    sampler = {"sampler": made.sampler, "batch_size": made.batch_size, "torch": "2.13.0"}
+    settings = made.model_dump(mode="json", include={"samples", "sampling", "seed"})
+    limit = {} if made.limit is None else {"limit": made.limit}
+    return {"schema": 1, "benchmark": made.name, "sampler": sampler, "cases": {}, **settings, **limit}
 
 
 def files(root: Path) -> set[str]:
@@ -105,16 +135,72 @@ def test_a_run_that_is_not_fully_scored_keeps_every_checkpoint(flow, scored):
     assert last_resumable(work) == 6, "its results can be published again"
 
 
-def test_every_planned_benchmark_counts(flow):
+@pytest.mark.parametrize(
+    "changes", [{"limit": 5}, {"samples": 7}, {"seed": 1}, {"batch_size": 3}, {"sampler": "vllm"}, {"temperature": 0.5}]
+)
+def test_scores_of_other_settings_free_no_checkpoint(flow, changes):
+    """Such as those of a first look with `limit: 5`: the preset's evaluation still needs every checkpoint."""
     run = min(flow.plan.runs)
     begin(flow, run)
     finish(flow, run)
+    if "temperature" in changes:
+        changes = {"sampling": flow.benchmarks_of(run)[0].sampling.model_copy(update=changes)}
+    score(flow, run, 3, 6, **changes)
+    assert {rule for rule, _ in rules(flow)} == {"resume"}
+    clean(flow, dry_run=False)
+    assert last_resumable(flow.paths.scratch / run) == 6
     score(flow, run, 3, 6)
-    manifests = [flow.paths.run(run) / "manifest.json"]
-    work = flow.paths.scratch / run
-    benchmarks = planned_benchmarks(flow)[run]
-    assert "checkpoints" in {removal.rule for removal in _finished(work, manifests, benchmarks)}
-    assert {removal.rule for removal in _finished(work, manifests, benchmarks | {"another"})} == {"resume"}
+    assert "checkpoints" in {rule for rule, _ in rules(flow)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "another"),
+    [
+        ({}, False),
+        ({"seconds": 9.0}, False),  # of scoring
+        ({"samples": 2}, True),
+        ({"seed": 1}, True),
+        ({"limit": 5}, True),
+        ({"sampling": Sampling(temperature=0.6, top_p=0.9, max_response_tokens=40)}, True),
+    ],
+)
+def test_what_is_another_identity_is_what_the_evaluation_says(tmp_path, changes, another):
+    cases, out = tmp_path / "cases", tmp_path / "scores"
+    write_cases("laptop_math", cases)
+    checkpoints, sampler = write_checkpoints(tmp_path, [10]), FakeSampler(str.upper)
+    sampler.identity = {"sampler": "transformers", "batch_size": 8}
+    generate_checkpoints(checkpoints, benchmark("laptop_math"), cases, out, make_sampler=sampler)
+    changed = benchmark("laptop_math", **changes)
+    assert made_as(json.loads((out / "laptop_math.identity.json").read_text()), changed) is not another
+    expected = pytest.raises(ValueError, match="made with another") if another else nullcontext()
+    with expected:
+        generate_checkpoints(checkpoints, changed, cases, out, make_sampler=sampler)
+
+
+def test_settings_of_vllm_and_of_dialogues_count():
+    spec = benchmark("bfcl_v4", sampler="vllm", batch_size=64, max_context=32768, tensor_parallel=2)
+    made = identity_of(spec) | {"max_context": 32768, "max_steps": 20}
+    made["sampler"] = {"sampler": "vllm", "max_num_seqs": 64, "tensor_parallel": 2}
+    assert made_as(made, spec)
+    others = ({"max_context": 16384}, {"max_steps": 10}, {"batch_size": 8}, {"tensor_parallel": 1}, {"limit": 9})
+    assert [made_as(made, spec.model_copy(update=other)) for other in others] == [False] * 5
+
+
+def test_every_planned_benchmark_counts(flow):
+    """In the results of the preset that plans it; where the run is not in those, in any."""
+    run = min(flow.plan.runs)
+    work, manifests = begin(flow, run), [flow.paths.run(run) / "manifest.json"]
+    finish(flow, run)
+    score(flow, run, 3, 6)
+    plans = planned_benchmarks(flow)[run]
+    (own,) = plans["smoke"]
+    another = own.model_copy(update={"limit": 5})
+
+    def found(plans) -> set[str]:
+        return {removal.rule for removal in _finished(work, manifests, plans)}
+
+    assert found(plans) == found({"smoke": (own,), "another": (own,)}) == {"resume", "checkpoints"}
+    assert found({"smoke": (own, another)}) == found({"smoke": (own,), "another": (another,)}) == {"resume"}
 
 
 def test_a_finished_run_that_no_preset_plans_any_more_goes_by_the_scores_that_it_has(flow):
@@ -123,11 +209,11 @@ def test_a_finished_run_that_no_preset_plans_any_more_goes_by_the_scores_that_it
     work = begin(flow, run)
     finish(flow, run)
     manifests = [flow.paths.run(run) / "manifest.json"]
-    assert {removal.rule for removal in _finished(work, manifests, None)} == {"resume"}
+    assert {removal.rule for removal in _finished(work, manifests, {})} == {"resume"}
     score(flow, run, 3, 6)
-    assert {removal.rule for removal in _finished(work, manifests, None)} == {"resume", "checkpoints"}
+    assert {removal.rule for removal in _finished(work, manifests, {})} == {"resume", "checkpoints"}
     (flow.paths.scores(run) / "another.scored.json").write_text("{}")
-    assert {removal.rule for removal in _finished(work, manifests, None)} == {"resume"}
+    assert {removal.rule for removal in _finished(work, manifests, {})} == {"resume"}
 
 
 def test_an_openrlhf_run_loses_its_optimiser_states(flow):
@@ -164,6 +250,42 @@ def test_other_presets_and_earlier_configurations_plan_runs_too(flow):
     mine = next(run for run in planned_benchmarks(flow) if "-s4711-" in run)
     begin(flow, mine, (3,))
     assert rules(flow) == []
+
+
+@pytest.mark.parametrize("other", ["../other clone/results", "results2"])
+def test_work_that_others_own_or_share_is_kept_and_named(flow, other):
+    """Two clones whose .scratch is one directory, or two directories of results: the others may plan it."""
+    theirs, shared, nobodys = (f"tool_calling-old-gdpo-g4-s{seed}-12345678" for seed in (1, 2, 3))
+    for run in (theirs, shared, nobodys):
+        (begin(flow, run, (3,)) / OWNERS).unlink()
+    out = Path(other).resolve() / "smoke/runs"
+    record_owner(flow.paths.scratch / theirs, out / theirs)
+    record_owner(flow.paths.scratch / shared, flow.paths.run(shared))
+    record_owner(flow.paths.scratch / shared, out / shared)
+    assert find(flow) == []
+    assert clean(flow, dry_run=False).splitlines() == [
+        f"     kept  .scratch/{theirs}: it belongs to {out / theirs}",
+        f"     kept  .scratch/{shared}: it belongs to {out / shared}",
+        f"     kept  .scratch/{nobodys}: it has no owners.json, which says whose it is",
+        "0 B freed",
+    ]
+
+
+def test_a_finished_run_that_others_finished_too_is_kept(flow):
+    run = min(flow.plan.runs)
+    work = begin(flow, run)
+    finish(flow, run)
+    score(flow, run, 3, 6)
+    record_owner(work, Path("results2/smoke/runs") / run)
+    assert find(flow) == []
+
+
+def test_unfinished_work_stays_while_a_workflow_runs(flow):
+    """It may be of a configuration file that has not written its configuration.json yet."""
+    begin(flow, "tool_calling-old-gdpo-g4-s1-12345678", (3,))
+    with directory_lock(Path(".snakemake/workflow"), seconds=0):
+        assert find(flow) == []
+    assert len(find(flow)) == 1
 
 
 def test_nothing_is_deleted_while_an_earlier_configuration_cannot_be_read(flow):
@@ -205,10 +327,152 @@ def test_old_logs_go_and_results_never(flow):
     assert all(Path(name).exists() for name in kept)
 
 
+def test_the_engines_log_goes_a_month_after_the_run(flow):
+    done, unfinished = sorted(flow.plan.runs)[:2]
+    for run in (done, unfinished):
+        log = begin(flow, run, ()) / "openrlhf.log"
+        log.write_text("words")
+        os.utime(log, (0.0, 0.0))
+    finish(flow, done)
+    assert rules(flow, now=30 * DAY) == []
+    assert rules(flow, now=30 * DAY + 1) == [("logs", f".scratch/{done}/openrlhf.log")]
+
+
+def test_the_engines_log_keeps_its_end_when_a_run_goes_on(tmp_path):
+    log = tmp_path / "openrlhf.log"
+    keep_end(log, 8)
+    log.write_bytes(b"one\ntwo\n")
+    keep_end(log, 8)
+    assert log.read_bytes() == b"one\ntwo\n"
+    log.write_bytes(b"one\ntwo\nthree\n")
+    keep_end(log, 10)  # the line that it would begin with may be cut
+    assert log.read_bytes() == b"three\n"
+    log.write_bytes(b"one\ntwo\nthree\n")
+    keep_end(log, 11)
+    assert log.read_bytes() == b"two\nthree\n"
+
+
+# --- the results of a preset ------------------------------------------------------------------------------------------
+
+
+def base_of(flow: Workflow, run: str) -> Path:
+    """The base model of a run, made here: its manifest in the results, its weights in scratch."""
+    manifest = Path(flow.run_model(run))
+    manifest.parent.mkdir(parents=True, exist_ok=True)
+    manifest.write_text("{}")
+    weights = flow.paths.scratch / "models" / manifest.parent.name
+    weights.mkdir(parents=True, exist_ok=True)
+    (weights / "model.safetensors").write_bytes(b"w" * 500)
+    return weights
+
+
+def test_results_of_a_preset_go_with_their_work(flow):
+    run, begun = sorted(flow.plan.runs)[:2]
+    begin(flow, run)
+    finish(flow, run)
+    base_of(flow, run)
+    begin(flow, begun, (3,))
+    flow.paths.run(begun).mkdir()
+    begin(flow, "tool_calling-old-gdpo-g4-s1-12345678", (3,))  # not in these results
+    kept = ["results/cached/x/manifest.json", "results/published/data/x.csv", "results/other/data/runs.csv"]
+    for name in kept:
+        Path(name).parent.mkdir(parents=True)
+        Path(name).write_text("{}")
+    gone = [flow.paths.root, *(flow.paths.scratch / name for name in (run, begun, "models"))]
+    size = human(sum(map(size_of, gone)))
+    before = files(Path())
+    printed = clean_results(flow, dry_run=True)
+    assert files(Path()) == before | {".snakemake/workflow/lock"}
+    assert printed.splitlines()[-1].strip() == f"{size} would be freed (results {size})"
+    assert clean_results(flow, dry_run=False).endswith(f" freed (results {size})")
+    assert sorted(path.name for path in Path("results").iterdir()) == ["cached", "other", "published"]
+    assert all(Path(name).is_file() for name in kept)
+    assert sorted(path.name for path in Path(".scratch").iterdir()) == [
+        "models",
+        "tool_calling-old-gdpo-g4-s1-12345678",
+    ]
+    assert list(Path(".scratch/models").iterdir()) == []
+
+
+def test_what_another_preset_with_results_has_or_plans_stays(flow):
+    first, second, third = sorted(flow.plan.runs)[:3]
+    models = set()
+    for run in (first, second, third):
+        begin(flow, run)
+        finish(flow, run)
+        models.add(base_of(flow, run).name)
+    Path("results/laptop/runs", first).mkdir(parents=True)
+    assert (
+        clean_results(flow, dry_run=True).splitlines()[0] == f"     kept  .scratch/{first}: results/laptop has it too"
+    )
+    preset = flow.configuration.preset.model_dump(mode="json", exclude={"scratch"})
+    Path("results/mine").mkdir()
+    Path("results/mine/configuration.json").write_text(json.dumps(preset | {"preset": "mine"}))
+    lines = clean_results(flow, dry_run=False).splitlines()
+    assert [line for line in lines if line.startswith("     kept")] == [
+        *(f"     kept  .scratch/{run}: preset mine plans it too" for run in (first, second, third)),
+        *(f"     kept  .scratch/models/{model}: preset mine plans it too" for model in sorted(models)),
+    ]
+    assert not flow.paths.root.exists()
+    assert len(list(Path(".scratch").glob("*/step_6"))) == 3
+
+
+def test_work_that_others_share_stays_when_results_go(flow):
+    run, other = sorted(flow.plan.runs)[:2]
+    begin(flow, run)
+    finish(flow, run)
+    weights = base_of(flow, run)
+    record_owner(begin(flow, other), Path("results2/smoke/runs") / other)
+    flow.paths.run(other).mkdir()
+    lines = clean_results(flow, dry_run=False).splitlines()
+    assert lines[0].startswith(f"     kept  .scratch/{other}: it belongs to ")
+    assert lines[1] == f"     kept  {weights}: other work in scratch may start from it"
+    assert not flow.paths.root.exists()
+    assert sorted(path.name for path in Path(".scratch").iterdir()) == sorted(["models", other])
+
+
+def test_results_stay_while_a_workflow_or_a_training_runs(flow):
+    run = min(flow.plan.runs)
+    work = begin(flow, run)
+    finish(flow, run)
+    with directory_lock(Path(".snakemake/workflow"), seconds=0):
+        with pytest.raises(ValueError, match=r"no workflow runs here: .* is in use by process \d+ on "):
+            clean_results(flow, dry_run=False)
+        assert flow.paths.root.is_dir()
+    with directory_lock(work, seconds=0):
+        clean_results(flow, dry_run=False)
+    assert work.is_dir()
+
+
+@pytest.mark.parametrize("name", ["cached", "published"])
+def test_results_in_git_are_nobodys_to_delete(flow, name):
+    preset = flow.configuration.preset.model_copy(update={"preset": name})
+    named = Workflow(replace(flow.configuration, preset=preset), flow.root)
+    with pytest.raises(ValueError, match=f"results/{name} is kept in git"):
+        clean_results(named, dry_run=False)
+
+
+@pytest.mark.parametrize("name", ["", "cached", "published", "..", "smok"])
+def test_only_a_preset_has_results_to_delete(smoke, tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["--root", str(smoke.root), "clean", "--results", "--preset", name])
+    assert f"dara: --preset: {name!r} is not a preset" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["", "cached", "published", "laptop"])
+def test_make_clean_deletes_nothing_by_itself(name):
+    """An empty name once made it `rm -rf results/`."""
+    command = ["make", "-n", "clean", f"PRESET={name}"]
+    shown = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert shown[-1] == f".venv/bin/dara clean --results --preset '{name}'"
+    assert not any("rm -" in line for line in shown)
+
+
 def test_sizes(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a/one").write_bytes(b"x" * 10)
     (tmp_path / "two").write_bytes(b"x" * 5)
     assert (size_of(tmp_path), size_of(tmp_path / "two")) == (15, 5)
     assert [human(size) for size in (0, 999, 1500, 2_345_678, 10**12)] == ["0 B", "999 B", "1.5 kB", "2.3 MB", "1.0 TB"]
-    assert RULES == ("resume", "checkpoints", "unplanned", "logs")
+    assert RULES == ("resume", "checkpoints", "unplanned", "logs", "results")

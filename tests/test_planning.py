@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dara.cli import main
 from dara.config import Resources
 from dara.dag import Workflow
 from dara.loading import ConfigurationError, load_preset
@@ -139,6 +140,19 @@ def test_the_profile_of_the_repository_and_its_site_file_can_be_counted(workflow
 def test_what_cannot_be_counted_is_an_error(tmp_path, text, message):
     with pytest.raises(ConfigurationError, match=message):
         set_resources([profile(tmp_path, text)])
+
+
+def test_the_command_takes_profiles_and_reuse_from_anywhere(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    site = profile(tmp_path, "set-resources: {train: {runtime: 600}}")
+    main(["plan", "three_rewards", "--preset", "paper", "--profile", "slurm", "--workflow-profile", site.name])
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[3].split()[7] == str(12 * 4 * 10)
+    assert f"those of config/, set-resources of slurm, set-resources of {site}." in shown
+    main(["plan", "--preset", "laptop"])
+    assert capsys.readouterr().out.splitlines()[-7].split()[-8:-5] == ["24", "0", "0"]
+    main(["plan", "--preset", "laptop", "--reuse", "none"])
+    assert capsys.readouterr().out.splitlines()[-7].split()[-8:-4] == ["0", "0", "24", "26"]
 
 
 def test_a_profile_that_is_not_there_is_named(tmp_path):

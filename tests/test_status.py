@@ -1,10 +1,12 @@
 import json
 import os
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from dara.cli import main
 from dara.dag import Workflow
 from dara.loading import load_preset, merge, read_yaml
 from dara.locking import directory_lock
@@ -266,6 +268,64 @@ def test_cached_runs_are_done(tmp_path, monkeypatch):
     run = min(flow.cached)
     found = run_status(flow, run)
     assert (found.state, found.step, found.note) == ("done", found.steps, "from results/cached/")
+
+
+@pytest.fixture
+def clone(tmp_path, monkeypatch) -> Path:
+    """A copied configuration, and another directory to be in."""
+    shutil.copytree(ROOT / "config", tmp_path / "clone/config")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return tmp_path / "clone"
+
+
+def last_said(capsys, clone: Path, *arguments: str) -> list[str]:
+    main(["--root", str(clone), "status", *arguments])
+    return capsys.readouterr().out.splitlines()
+
+
+def test_status_looks_where_the_workflow_runs(clone, capsys):
+    """Not where it is called: there everything would be waiting, with nothing in the cache."""
+    os.symlink(ROOT / "results", clone / "results")
+    assert "24 runs: 24 done" in last_said(capsys, clone, "--preset", "laptop", "--reuse", "matching")
+    with directory_lock(clone / ".snakemake/workflow", seconds=0):
+        shown = last_said(capsys, clone, "--preset", "smoke", "--reuse", "none")
+    assert shown[-2:] == ["a workflow runs in this clone", "reuse: none, as asked"]
+
+
+def test_status_shows_what_the_last_workflow_was_told(clone, capsys):
+    """`make reproduce` takes nothing from the cache, so its runs are those of results/<preset>/."""
+    source = "as config/ says: no workflow has run in results/smoke yet"
+    assert last_said(capsys, clone, "--preset", "smoke")[-1] == f"reuse: matching, {source}"
+    preset = load_preset(clone, clone / "config/presets/smoke.yaml").preset.model_copy(update={"reuse": "none"})
+    told = preset.model_dump(mode="json", exclude={"scratch"})
+    told["experiments"]["tool_main"]["seeds"] = [4711]
+    (clone / "results/smoke").mkdir(parents=True)
+    (clone / "results/smoke/configuration.json").write_text(json.dumps(told))
+    shown = last_said(capsys, clone, "--preset", "smoke")
+    assert shown[-1] == "reuse: none, as the last workflow was told (results/smoke/configuration.json)"
+    assert sum("-s4711-" in line for line in shown) == 2
+    assert last_said(capsys, clone, "--preset", "smoke", "--reuse", "matching")[-1] == "reuse: matching, as asked"
+
+
+def test_the_scratch_of_a_preset_is_where_its_runs_are_looked_for(clone, capsys):
+    """It stands in no configuration.json."""
+    preset = clone / "config/presets/smoke.yaml"
+    preset.write_text(f"{preset.read_text()}\nscratch: fast/disk\n")
+    flow = Workflow(load_preset(clone, preset), clone)
+    (clone / "results/smoke").mkdir(parents=True)
+    (clone / "results/smoke/configuration.json").write_text(flow.configuration_json())
+    work = clone / "fast/disk" / min(flow.plan.runs)
+    work.mkdir(parents=True)
+    (work / "metrics.jsonl").write_text('{"step": 1}\n')
+    with directory_lock(work, seconds=0):
+        assert "4 runs: 3 waiting, 1 running" in last_said(capsys, clone, "--preset", "smoke")
+
+
+def test_reuse_is_one_of_three(clone, capsys):
+    with pytest.raises(SystemExit):
+        last_said(capsys, clone, "--preset", "smoke", "--reuse", "sometimes")
+    assert "argument --reuse: is 'sometimes'; it must be matching, only or none" in capsys.readouterr().err
 
 
 def test_small_parts(tmp_path):

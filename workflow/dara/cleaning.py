@@ -1,14 +1,16 @@
 """What can be deleted from scratch and logs, by four rules. Results, cached and published ones too, are never touched.
 
 1. What only resuming needs (optimiser states), of a run that is finished: `resume`.
-2. Checkpoints of a run that is scored on every benchmark of every preset that plans it, except the last: `checkpoints`.
-   Where none plans it any more, those count that it has been scored on.
-   The scores stay; another benchmark on those steps, or deleted results, need the run trained anew.
-3. All work of a run that is not finished and that no preset plans any more: `unplanned`. Presets are the files in
-   config/presets/ and every results/*/configuration.json.
-4. Logs that nobody has written to for 30 days: `logs`.
+2. Checkpoints of a run that is scored on every benchmark of every preset that plans it, with the settings that the
+   preset has now, except the last: `checkpoints`. Results of a preset that plans it no longer count with what they
+   were scored on. The scores stay; another benchmark on those steps, or deleted results, need the run trained anew.
+3. All work of a run that is not finished and that no preset plans any more, unless a workflow runs here: `unplanned`.
+   Presets are the files in config/presets/ and every results/*/configuration.json.
+4. Logs that nobody has written to for 30 days; openrlhf.log of a run that is finished among them: `logs`.
 
-A run that trains right now is left alone.
+A run that trains right now is left alone, and so is work that others share or that nobody is known to own (`owners`).
+
+Only `clean_results` deletes results: those of one preset, when somebody asks for it.
 """
 
 from __future__ import annotations
@@ -17,16 +19,19 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from dara.config import Configuration
+from dara.config import Benchmark, Configuration
 from dara.dag import Workflow
 from dara.loading import load_all_presets, load_configuration, merge, read_yaml
 from dara.locking import LockedError, directory_lock
+from dara.owners import why_kept
 from dara.runs import plan_runs
-from dara.status import is_held
+from dara.status import WORKFLOW_LOCK, is_held
 from dara.training.openrlhf.checkpoints import STATES, output_of
 from dara.training.run_files import RESUME_ONLY, checkpoints
 
@@ -36,7 +41,11 @@ KEPT_DAYS = 30
 LOG_DIRECTORIES = ("logs/slurm", ".snakemake/log")
 KEPT_TO_PUBLISH = "trainer_state.json"
 """Says that a finished run can be published again from its checkpoints; so it goes with the first of them."""
-RULES = ("resume", "checkpoints", "unplanned", "logs")
+ENGINE_LOG = "openrlhf.log"
+RULES = ("resume", "checkpoints", "unplanned", "logs", "results")
+
+Plans = Mapping[str, tuple[Benchmark, ...]]
+"""Preset -> the benchmarks that it plans for a run."""
 
 
 @dataclass(frozen=True)
@@ -51,49 +60,117 @@ class Removal:
 def clean(flow: Workflow, *, dry_run: bool) -> str:
     """Delete what the rules allow, for all presets that share the scratch of this one; with `dry_run` only say so.
 
-    Returns a table of what is (or would be) deleted, with sizes.
+    Returns a table of what is (or would be) deleted, with sizes, and what is kept for the sake of others.
     """
     removals = find(flow)
     if not dry_run:
         for removal in removals:
             _remove(removal, flow)
-    return table(removals, dry_run=dry_run)
+    kept = [kept_line(work, why) for work in _works(flow) if (why := why_kept(work, flow.paths.results))]
+    return "\n".join([*kept, table(removals, dry_run=dry_run)])
 
 
 def find(flow: Workflow, now: float | None = None) -> list[Removal]:
     """What the rules allow to delete, sorted by path. now: seconds since the epoch, for the age of logs."""
-    planned = planned_benchmarks(flow)
+    planned, now = planned_benchmarks(flow), time.time() if now is None else now
     found: list[Removal] = []
-    for work in sorted(path for path in flow.paths.scratch.glob("*") if _is_run(path)):
-        if is_held(work / "lock"):
+    for work in _works(flow):
+        if is_held(work / "lock") or why_kept(work, flow.paths.results):
             continue
         manifests = sorted(flow.paths.results.glob(f"*/runs/{work.name}/manifest.json"))
         if manifests:
-            found += _finished(work, manifests, planned.get(work.name))
-        elif work.name not in planned:
+            found += [*_finished(work, manifests, planned.get(work.name, {})), *_old([work / ENGINE_LOG], now)]
+        elif work.name not in planned and not is_held(WORKFLOW_LOCK):
             found.append(Removal("unplanned", work, size_of(work)))
-    return [*found, *_old_logs(flow, time.time() if now is None else now)]
+    return [*found, *_old_logs(flow, now)]
 
 
-def planned_benchmarks(flow: Workflow) -> dict[str, set[str]]:
-    """The runs that any preset plans, and the benchmarks that it plans for them.
+def clean_results(flow: Workflow, *, dry_run: bool) -> str:
+    """Delete the results of one preset, with the work in scratch that is theirs alone; with `dry_run` only say so.
 
-    Presets are those of config/presets/, of this workflow, and of earlier workflows here.
+    What the results of another preset have or plan too is kept. Returns a table as `clean` does.
+
+    Raises:
+        ValueError: a workflow runs here, or the preset is called as results that are kept in git.
+    """
+    if flow.paths.root in (flow.paths.results / "cached", flow.paths.published):
+        raise ValueError(f"{flow.paths.root} is kept in git; rename the preset, and its results are others")
+    try:
+        with directory_lock(WORKFLOW_LOCK.parent, seconds=0):
+            found = list(_of_preset(flow))
+            removals = [entry for entry in found if isinstance(entry, Removal)]
+            for removal in () if dry_run else removals:
+                _remove(removal, flow)
+    except LockedError as error:
+        raise ValueError(f"results are deleted when no workflow runs here: {error}") from None
+    kept = [entry for entry in found if isinstance(entry, str)]
+    return "\n".join([*kept, table(removals, dry_run=dry_run)])
+
+
+def _of_preset(flow: Workflow) -> Iterator[Removal | str]:
+    """What `clean_results` deletes, the results last, and lines of what it keeps."""
+    root, scratch = flow.paths.root, flow.paths.scratch
+    needed = _needed_elsewhere(flow)
+    shared = any(why_kept(work, flow.paths.results) for work in _works(flow))
+    for path in sorted(root.glob("runs/*")):
+        work = scratch / path.name
+        if not work.is_dir():
+            continue
+        why = why_kept(work, flow.paths.results) or needed.get(path.name)
+        yield kept_line(work, why) if why else Removal("results", work, size_of(work))
+    for path in sorted(root.glob("models/*")):
+        model = scratch / "models" / path.name
+        if not model.is_dir():
+            continue
+        why = "other work in scratch may start from it" if shared else needed.get(path.name)
+        yield kept_line(model, why) if why else Removal("results", model, size_of(model))
+    if root.is_dir():
+        yield Removal("results", root, size_of(root))
+
+
+def _needed_elsewhere(flow: Workflow) -> dict[str, str]:
+    """Runs and base models that other presets with results here have or plan, and whose they are."""
+    own, needed = flow.paths.root, {}
+    for path in sorted(flow.paths.results.glob("*/*/*")):
+        if path.parent.name in ("runs", "models") and path.parents[1] != own:
+            needed[path.name] = f"{path.parents[1]} has it too"
+    for configuration in configurations(flow):
+        results = flow.paths.results / configuration.preset.preset
+        if results != own and results.is_dir():
+            plan = plan_runs(configuration)
+            needed |= dict.fromkeys([*plan.runs, *plan.models], f"preset {results.name} plans it too")
+    return needed
+
+
+def configurations(flow: Workflow) -> list[Configuration]:
+    """Presets: those of config/presets/, of this workflow, and of earlier workflows here.
 
     Raises ConfigurationError where a results/<preset>/configuration.json is no longer readable: nothing is deleted
     before it is known what it plans.
     """
-    configurations: list[Configuration] = [flow.configuration, *load_all_presets(flow.root).values()]
+    found: list[Configuration] = [flow.configuration, *load_all_presets(flow.root).values()]
     default = flow.root / "config" / "config.yaml"
     for path in sorted(flow.paths.results.glob("*/configuration.json")):
         values = merge(read_yaml(default), json.loads(path.read_text(encoding="utf-8")))
-        configurations.append(load_configuration(flow.root, values, [default, path]))
-    planned: dict[str, set[str]] = {}
-    for configuration in configurations:
+        found.append(load_configuration(flow.root, values, [default, path]))
+    return found
+
+
+def planned_benchmarks(flow: Workflow) -> dict[str, dict[str, tuple[Benchmark, ...]]]:
+    """The runs that any preset plans, and the benchmarks that it plans for them. See `configurations` for errors."""
+    planned: dict[str, dict[str, tuple[Benchmark, ...]]] = {}
+    for configuration in configurations(flow):
+        preset = configuration.preset
         for run, spec in plan_runs(configuration).runs.items():
-            benchmarks = configuration.preset.tasks[spec.task].benchmarks
-            planned.setdefault(run, set()).update(benchmark.name for benchmark in benchmarks)
+            plans = planned.setdefault(run, {})
+            both = (*plans.get(preset.preset, ()), *preset.tasks[spec.task].benchmarks)
+            plans[preset.preset] = tuple(benchmark for i, benchmark in enumerate(both) if benchmark not in both[:i])
     return planned
+
+
+def _works(flow: Workflow) -> list[Path]:
+    """The directories of runs in scratch, sorted."""
+    return sorted(path for path in flow.paths.scratch.glob("*") if _is_run(path))
 
 
 def _is_run(path: Path) -> bool:
@@ -101,13 +178,13 @@ def _is_run(path: Path) -> bool:
     return path.is_dir() and (path / "inputs.json").is_file() and (path / "lock").is_file()
 
 
-def _finished(work: Path, manifests: list[Path], benchmarks: set[str] | None) -> list[Removal]:
-    """Rules 1 and 2 for a run whose results are published; benchmarks: those planned for it, None if it is not."""
+def _finished(work: Path, manifests: list[Path], plans: Plans) -> list[Removal]:
+    """Rules 1 and 2 for a run whose results are published; plans: what is planned for it, nothing if it is not."""
     content = json.loads(manifests[0].read_text(encoding="utf-8"))
     if content["outcome"] != "completed":  # a diverged run is rare, and worth a look
         return []
     saved = checkpoints(work)
-    scored = all(_scored(path, content["checkpoints"], benchmarks) for path in manifests)
+    scored = _scored(manifests, content["checkpoints"], plans)
     removed = [step for step in saved if step != max(saved)] if scored else []
     found = [Removal("checkpoints", saved[step], size_of(saved[step])) for step in removed]
     for step, checkpoint in saved.items():
@@ -119,15 +196,40 @@ def _finished(work: Path, manifests: list[Path], benchmarks: set[str] | None) ->
     return found + [Removal("resume", path, size_of(path)) for path in states]
 
 
-def _scored(manifest: Path, steps: Iterable[str], benchmarks: set[str] | None) -> bool:
-    """Whether every benchmark has scored every checkpoint in the results that this manifest is part of.
+def _scored(manifests: list[Path], steps: Iterable[str], plans: Plans) -> bool:
+    """Whether no checkpoint of a finished run is left to evaluate.
 
-    benchmarks: None for those that have scored any.
+    A benchmark that a preset plans must have scored them with the preset's settings: in the results of the preset, or,
+    where the run is not in those, in any. Results of other presets must have scored them on all that they have begun.
     """
-    scores = manifest.parents[2] / "scores" / manifest.parent.name
-    planned = [scores / f"{name}.scored.json" for name in benchmarks or ()]
-    files = planned if benchmarks is not None else sorted(scores.glob("*.scored.json"))
-    return bool(files) and all(_covers(path, steps) for path in files)
+    run = manifests[0].parent.name
+    scores = {manifest.parents[2].name: manifest.parents[2] / "scores" / run for manifest in manifests}
+    for preset, benchmarks in plans.items():
+        places = [scores[preset]] if preset in scores else list(scores.values())
+        if not all(any(_scored_as(place, benchmark, steps) for place in places) for benchmark in benchmarks):
+            return False
+    begun = [sorted(place.glob("*.scored.json")) for preset, place in scores.items() if preset not in plans]
+    return all(files and all(_covers(file, steps) for file in files) for files in begun)
+
+
+def _scored_as(scores: Path, benchmark: Benchmark, steps: Iterable[str]) -> bool:
+    """Whether a benchmark has scored these steps, and the responses were made with its settings."""
+    identity = scores / f"{benchmark.name}.identity.json"
+    if not identity.is_file() or not _covers(scores / f"{benchmark.name}.scored.json", steps):
+        return False
+    return made_as(json.loads(identity.read_text(encoding="utf-8")), benchmark)
+
+
+def made_as(identity: Mapping[str, Any], benchmark: Benchmark) -> bool:
+    """Whether the evaluation would take responses of this identity for those of a benchmark.
+
+    It compares what it has put down, so every setting that stands there counts. What else does is compared where
+    responses are made: versions of libraries, cases, weights.
+    """
+    made = {"limit": None, **identity, **identity["sampler"]}  # a sampler's settings, its name among them
+    made["batch_size"] = made.get("max_num_seqs", made.get("batch_size"))  # vllm's word for it
+    settings = benchmark.model_dump(mode="json")
+    return made["benchmark"] == benchmark.name and all(made[key] == settings[key] for key in settings if key in made)
 
 
 def _covers(scored: Path, steps: Iterable[str]) -> bool:
@@ -139,23 +241,29 @@ def _covers(scored: Path, steps: Iterable[str]) -> bool:
 
 def _old_logs(flow: Workflow, now: float) -> list[Removal]:
     directories = [Path(name) for name in LOG_DIRECTORIES] + sorted(flow.paths.results.glob("*/logs"))
-    published = flow.paths.published
     files = [path for directory in directories for path in sorted(directory.rglob("*.log"))]
+    return _old([path for path in files if not path.is_relative_to(flow.paths.published)], now)
+
+
+def _old(files: Iterable[Path], now: float) -> list[Removal]:
     old = [path for path in files if path.is_file() and path.stat().st_mtime < now - KEPT_DAYS * 86400]
-    return [Removal("logs", path, size_of(path)) for path in old if not path.is_relative_to(published)]
+    return [Removal("logs", path, size_of(path)) for path in old]
 
 
 def _remove(removal: Removal, flow: Workflow) -> None:
     """Delete one thing. A run's files are deleted under its lock, so that no training begins meanwhile."""
-    if removal.rule == "logs":
-        removal.path.unlink(missing_ok=True)
-        return
-    work = flow.paths.scratch / removal.path.relative_to(flow.paths.scratch).parts[0]
+    path, scratch = removal.path, flow.paths.scratch
+    work = scratch / path.relative_to(scratch).parts[0] if path.is_relative_to(scratch) else None
     try:
-        with directory_lock(work, seconds=0):
-            shutil.rmtree(removal.path) if removal.path.is_dir() else removal.path.unlink()
+        with directory_lock(work, seconds=0) if work and _is_run(work) else nullcontext():
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     except LockedError:
-        log.warning("%s is left: its training has just begun", removal.path)
+        log.warning("%s is left: its training has just begun", path)
+
+
+def kept_line(path: Path, why: str) -> str:
+    """A line that names what is kept, and why."""
+    return f"{'kept':>9}  {path}: {why}"
 
 
 def size_of(path: Path) -> int:

@@ -40,16 +40,24 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add(parser: argparse.ArgumentParser, option: str, kind: type, text: str, defaults: dict[str, Any]) -> None:
+def _add(parser: argparse.ArgumentParser, option: str, kind: Callable, text: str, defaults: dict[str, Any]) -> None:
     name = option.removeprefix("--").replace("-", "_")
     if kind is bool:
         parser.add_argument(option, action="store_true", help=text)
+    elif kind is list:
+        parser.add_argument(option, action="extend", nargs=1, type=Path, help=text, default=[*defaults[name]])
     elif option.startswith("--"):
         parser.add_argument(option, type=kind, help=text, required=name not in defaults, default=defaults.get(name))
     elif name in defaults:
         parser.add_argument(option, type=kind, help=text, nargs="?", default=defaults[name])
     else:
         parser.add_argument(option, type=kind, help=text)
+
+
+def _reuse(text: str) -> str:
+    if text not in ("matching", "only", "none"):
+        raise argparse.ArgumentTypeError(f"is {text!r}; it must be matching, only or none")
+    return text
 
 
 DATA = ("--data", Path, "manifest of the prepared data")
@@ -62,6 +70,7 @@ FETCH = (
 OUT = ("--out", Path, "directory to write (evaluate --model: results/standalone/<model>)")
 CONFIGURATION = ("configuration", Path, "results/<preset>/configuration.json")
 PRESET = ("--preset", str, "name of a preset in config/presets/ (default: laptop)")
+REUSE = ("--reuse", _reuse, "matching, only or none: as in config/config.yaml (status: as the last workflow was told)")
 ONLINE = "{}"
 
 
@@ -136,11 +145,21 @@ def _people_verbs(verb: Callable) -> None:
     verb(verbs.check_config)
     verb(verbs.keys, ("--out", Path, "the page to write (docs/configuration.md)"))
     verb(verbs.check_method, ("method", str, "name in config/methods.yaml"))
-    verb(
-        verbs.plan, ("target", str, "all (default) or the name of an experiment"), PRESET, target="all", preset="laptop"
+    target = ("target", str, "all (default) or the name of an experiment")
+    profile = (
+        "--profile",
+        list,
+        "count GPUs and time limits as this profile sets them, such as slurm; several in turn",
     )
-    verb(verbs.status, PRESET, preset="laptop")
-    verb(verbs.clean, PRESET, ("--dry-run", bool, "only say what would be deleted"), preset="laptop")
+    workflow_profile = ("--workflow-profile", list, "the same, on top of --profile")
+    verb(
+        verbs.plan,
+        *(target, PRESET, REUSE, profile, workflow_profile),
+        **{"target": "all", "preset": "laptop", "reuse": None, "profile": (), "workflow_profile": ()},
+    )
+    verb(verbs.status, PRESET, REUSE, preset="laptop", reuse=None)
+    results = ("--results", bool, "delete results/<preset> instead, with its work in scratch that is its alone")
+    verb(verbs.clean, PRESET, ("--dry-run", bool, "only say what would be deleted"), results, preset="laptop")
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 from dara.config import Resources, RunSpec
+from dara.files import write_atomically
 from dara.training import run_files
 from dara.training.deadline import OutOfTime
 from dara.training.divergence import Divergence
@@ -28,6 +30,7 @@ log = logging.getLogger(__name__)
 
 LIBRARIES = ("torch", "transformers", "openrlhf", "ray", "deepspeed", "numpy")
 LOG = "openrlhf.log"
+LOG_BYTES = 10_000_000  # of what earlier starts printed, kept when a run goes on
 POLL_SECONDS = 0.2
 LAST_LINES = 15  # of the log, shown when OpenRLHF fails
 
@@ -98,6 +101,7 @@ def run_openrlhf(settings: Settings) -> None:
     environment = ray_node.child_environment(settings.directory) | environment_of(on_gpu)
     command = [sys.executable, "-m", "dara.training.openrlhf.worker", str(settings.output / "settings.json")]
     progress = 0
+    keep_end(settings.directory / LOG, LOG_BYTES)
     with (settings.directory / LOG).open("ab") as file:
         process = subprocess.Popen(
             command,
@@ -119,6 +123,16 @@ def run_openrlhf(settings: Settings) -> None:
     relay(settings.output / PROGRESS, progress)
     if process.returncode:
         raise failure(settings, process.returncode)
+
+
+def keep_end(path: Path, size: int) -> None:
+    """Cut a log to the whole lines in its last `size` bytes; an absent or shorter one stays as it is."""
+    if not path.is_file() or path.stat().st_size <= size:
+        return
+    with path.open("rb") as file:
+        file.seek(-size, os.SEEK_END)
+        end = file.read()
+    write_atomically(path, end[end.find(b"\n") + 1 :])
 
 
 def relay(path: Path, offset: int) -> int:
