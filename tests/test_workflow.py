@@ -276,6 +276,14 @@ def test_a_dry_run_shows_the_chain(fresh):
     }
 
 
+@pytest.mark.parametrize("target", ["trained", "evaluated"])
+def test_every_target_that_trains_puts_down_what_it_was_told(fresh, target):
+    """Or `dara clean` would take its runs for those of nobody."""
+    done = snakemake(fresh, "-n", "--configfile", "config/presets/smoke.yaml", "--", target)
+    planned = counts(done.stdout)
+    assert (planned["configuration"], planned["train"]) == (1, 4)
+
+
 def test_a_mistake_in_the_configuration_is_one_sentence(fresh):
     done = snakemake(fresh, "-n", "--config", "reuse=sometimes")
     assert done.returncode == 1
