@@ -7,6 +7,7 @@ rule configuration:
     log:
         f"{OUT}/logs/configuration.log",
     localrule: True
+    priority: 100  # `dara status` reads it from the first moments on
     params:
         json=FLOW.configuration_json(),
     shell:
