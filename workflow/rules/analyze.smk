@@ -6,8 +6,8 @@ rule configuration:
         f"{OUT}/configuration.json",
     log:
         f"{OUT}/logs/configuration.log",
-    localrule: True
     priority: 100  # `dara status` reads it from the first moments on
+    localrule: True
     params:
         json=FLOW.configuration_json(),
     shell:
