@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dara import verbs
 from dara.parent import EXIT_CODE, stop_with_parent
 from dara.training.deadline import OutOfTime
+from dara.verbs import analysis, people, runs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -76,13 +76,13 @@ ONLINE = "{}"
 
 def _workflow_verbs(verb: Callable) -> None:
     """What the rules call, in the order of the workflow."""
-    verb(verbs.prepare, ("spec", Path, "data specification (JSON)"), OUT, FETCH, fetch=ONLINE)
-    verb(verbs.prepare_benchmark, ("name", str, "bfcl_v4 or math_five"), OUT, FETCH, fetch=ONLINE)
+    verb(runs.prepare, ("spec", Path, "data specification (JSON)"), OUT, FETCH, fetch=ONLINE)
+    verb(runs.prepare_benchmark, ("name", str, "bfcl_v4 or math_five"), OUT, FETCH, fetch=ONLINE)
     manifest = ("--manifest", Path, "manifest to write")
     spec = ("spec", Path, "model specification (JSON)")
-    verb(verbs.base_model, spec, DATA, SCRATCH, manifest, FETCH, data=None, fetch=ONLINE)
+    verb(runs.base_model, spec, DATA, SCRATCH, manifest, FETCH, data=None, fetch=ONLINE)
     verb(
-        verbs.train,
+        runs.train,
         ("spec", Path, "run specification (JSON)"),
         DATA,
         ("--model", Path, "manifest of the base model"),
@@ -107,7 +107,7 @@ def _workflow_verbs(verb: Callable) -> None:
     )
     benchmark = ("--benchmark", str, "settings of the benchmark (JSON); with --model its name, such as bfcl_v4")
     verb(
-        verbs.evaluate,
+        runs.evaluate,
         ("manifest", Path, "manifest of a run or of a base model"),
         DATA,
         benchmark,
@@ -125,26 +125,26 @@ def _workflow_verbs(verb: Callable) -> None:
         **{"max_response_tokens": None, "sampler": "transformers", "fetch": ONLINE},
     )
     workers = ("--workers", int, "processes that score (default: one a core)")
-    verb(verbs.score, DATA, ("--benchmark", str, "settings of the benchmark (JSON)"), OUT, workers, workers=None)
+    verb(runs.score, DATA, ("--benchmark", str, "settings of the benchmark (JSON)"), OUT, workers, workers=None)
 
 
 def _analysis_verbs(verb: Callable) -> None:
     """From finished runs to tables, figures and the report."""
-    verb(verbs.collect, CONFIGURATION)
-    verb(verbs.analyse, CONFIGURATION)
-    verb(verbs.cache, CONFIGURATION, ("--into", Path, "results/cached of the clone that is committed"))
+    verb(analysis.collect, CONFIGURATION)
+    verb(analysis.analyse, CONFIGURATION)
+    verb(analysis.cache, CONFIGURATION, ("--into", Path, "results/cached of the clone that is committed"))
     source = ("configuration", Path, "results/<preset>/configuration.json, or results/published")
-    verb(verbs.table, ("output", str, "file name of the table in config/experiments/"), source)
-    verb(verbs.figure, ("output", str, "file name of the figure in config/experiments/"), source)
-    verb(verbs.side_by_side, ("output", str, "name under side_by_side in config/experiments/"), CONFIGURATION)
-    verb(verbs.report, CONFIGURATION)
+    verb(analysis.table, ("output", str, "file name of the table in config/experiments/"), source)
+    verb(analysis.figure, ("output", str, "file name of the figure in config/experiments/"), source)
+    verb(analysis.side_by_side, ("output", str, "name under side_by_side in config/experiments/"), CONFIGURATION)
+    verb(analysis.report, CONFIGURATION)
 
 
 def _people_verbs(verb: Callable) -> None:
     """What people ask before, during and after a workflow."""
-    verb(verbs.check_config)
-    verb(verbs.keys, ("--out", Path, "the page to write (docs/configuration.md)"))
-    verb(verbs.check_method, ("method", str, "name in config/methods.yaml"))
+    verb(people.check_config)
+    verb(people.keys, ("--out", Path, "the page to write (docs/configuration.md)"))
+    verb(people.check_method, ("method", str, "name in config/methods.yaml"))
     target = ("target", str, "all (default) or the name of an experiment")
     profile = (
         "--profile",
@@ -153,13 +153,13 @@ def _people_verbs(verb: Callable) -> None:
     )
     workflow_profile = ("--workflow-profile", list, "the same, on top of --profile")
     verb(
-        verbs.plan,
+        people.plan,
         *(target, PRESET, REUSE, profile, workflow_profile),
         **{"target": "all", "preset": "laptop", "reuse": None, "profile": (), "workflow_profile": ()},
     )
-    verb(verbs.status, PRESET, REUSE, preset="laptop", reuse=None)
+    verb(people.status, PRESET, REUSE, preset="laptop", reuse=None)
     results = ("--results", bool, "delete results/<preset> instead, with its work in scratch that is its alone")
-    verb(verbs.clean, PRESET, ("--dry-run", bool, "only say what would be deleted"), results, preset="laptop")
+    verb(people.clean, PRESET, ("--dry-run", bool, "only say what would be deleted"), results, preset="laptop")
 
 
 def main(argv: list[str] | None = None) -> None:

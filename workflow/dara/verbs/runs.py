@@ -1,12 +1,8 @@
-"""What the verbs of the `dara` command do: one verb a function, called by the workflow's rules and by people.
-
-Imports of heavy packages stand inside the functions, so that each verb starts as fast as it can.
-"""
+"""What makes data, models, runs and scores: called by the workflow's rules."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import sys
@@ -24,78 +20,6 @@ if TYPE_CHECKING:
     from dara.training.deadline import Deadline
 
 STARTED = time.monotonic()  # of the process, near enough: a time limit counts from here
-
-
-def check_config(arguments: argparse.Namespace) -> None:
-    """Check every file in config/ and say what the presets plan."""
-    from dara.loading import check_method_parameters, load_all_presets
-    from dara.runs import plan_runs
-
-    for name, configuration in load_all_presets(arguments.root).items():
-        check_method_parameters(configuration)
-        plan = plan_runs(configuration)
-        counts = ", ".join(f"{experiment} {len(runs)}" for experiment, runs in plan.experiments.items())
-        print(f"{name}: {len(plan.runs)} runs ({counts})")
-
-
-def keys(arguments: argparse.Namespace) -> None:
-    """Write the page of all configuration keys, generated from the models."""
-    from dara.keys import keys_page
-
-    arguments.out.write_text(keys_page(), encoding="utf-8")
-
-
-def check_method(arguments: argparse.Namespace) -> None:
-    """Run the contract tests on a method of config/methods.yaml before any training is started."""
-    from dara.loading import check_known, read_methods
-    from dara.methods import load_method
-    from dara.methods.contract import check_method as violations_of
-
-    methods = read_methods(arguments.root)
-    check_known("config/methods.yaml", arguments.method, methods, "a method of config/methods.yaml")
-    entry = methods[arguments.method]
-    method = load_method(arguments.method, function=entry.function, base_dir=arguments.root / "config", **entry.params)
-    violations = violations_of(method)
-    for violation in violations:
-        print(f"{arguments.method}: {violation}")
-    if violations:
-        raise SystemExit(1)
-    print(f"{arguments.method}: keeps the contract")
-
-
-def plan(arguments: argparse.Namespace) -> None:
-    """Say how many runs are cached, to train and to evaluate, with GPU hours and disk, before anything is submitted."""
-    from dara.planning import plan as planned
-
-    given = [*arguments.profile, *arguments.workflow_profile]
-    profiles = [path if (arguments.root / path).exists() else path.absolute() for path in given]
-    with _in_clone(arguments):
-        print(planned(_preset_workflow(arguments), arguments.target, profiles))
-
-
-def status(arguments: argparse.Namespace) -> None:
-    """List the runs of a preset: done, running, failed, waiting, with the last step and the reason of a failure."""
-    from dara.status import status as status_of
-
-    with _in_clone(arguments):
-        flow = _preset_workflow(arguments)
-        told = flow.paths.root / "configuration.json"
-        if not told.is_file():
-            source = f"as config/ says: no workflow has run in {flow.paths.root} yet"
-        else:
-            flow = _told_workflow(arguments, told, flow)
-            source = f"as the last workflow was told ({told})"
-        print(status_of(flow, "as asked" if arguments.reuse else source))
-
-
-def clean(arguments: argparse.Namespace) -> None:
-    """Delete checkpoints and work in progress that nothing needs any more (the rule: docs/cluster.md)."""
-    from dara.cleaning import clean as clean_up
-    from dara.cleaning import clean_results
-
-    with _in_clone(arguments):
-        delete = clean_results if arguments.results else clean_up
-        print(delete(_preset_workflow(arguments), dry_run=arguments.dry_run))
 
 
 def prepare(arguments: argparse.Namespace) -> None:
@@ -215,94 +139,6 @@ def score(arguments: argparse.Namespace) -> None:
         write_atomically(out / f"{benchmark.name}.scored.json", json.dumps(listing, indent=2) + "\n")
 
 
-def collect(arguments: argparse.Namespace) -> None:
-    """Gather runs and training curves into tidy frames."""
-    from dara.analysis import collect as collect_frames
-
-    flow = _workflow(arguments)
-    collect_frames(flow.run_directories, flow.plan.experiments, flow.paths.frames, cached=flow.cached)
-
-
-def analyse(arguments: argparse.Namespace) -> None:
-    """Compute checkpoint scores with intervals, crossings and energies."""
-    from dara.analysis import analyse as analyse_frames
-
-    flow = _workflow(arguments)
-    preset, experiments = flow.configuration.preset, flow.configuration.experiments
-    analyse_frames(
-        flow.run_directories,
-        {name: flow.score_directory(name) for name in flow.evaluated},
-        flow.plan.experiments,
-        {name: experiments[name].thresholds for name in preset.experiments},
-        {task: [item.name for item in settings.benchmarks] for task, settings in preset.tasks.items()},
-        flow.paths.frames,
-    )
-
-
-def cache(arguments: argparse.Namespace) -> None:
-    """Keep every finished and scored run of a preset in results/cached/, to be committed."""
-    from dara.cache import store
-
-    flow = _workflow(arguments)
-    kept = 0
-    for name in flow.evaluated:
-        run = flow.paths.run(name) if name in flow.plan.runs else None
-        scores, benchmarks = flow.paths.scores(name), flow.benchmarks_of(name)
-        scored = all((scores / f"{benchmark.name}.scored.json").is_file() for benchmark in benchmarks)
-        if scored and (run is None or (run / "manifest.json").is_file()):
-            store(run, scores, benchmarks, arguments.into / name)
-            kept += 1
-    print(f"{kept} of {len(flow.evaluated)} runs and base models are in {arguments.into}")
-
-
-def table(arguments: argparse.Namespace) -> None:
-    """Build one table as Markdown, LaTeX and CSV."""
-    _draw(arguments, "tables")
-
-
-def figure(arguments: argparse.Namespace) -> None:
-    """Draw one figure as PNG and SVG."""
-    _draw(arguments, "figures")
-
-
-def side_by_side(arguments: argparse.Namespace) -> None:
-    """Build one table of ours beside the published numbers."""
-    _draw(arguments, "side_by_side")
-
-
-def report(arguments: argparse.Namespace) -> None:
-    """Write the report of a preset as one HTML file that opens offline."""
-    from dara.report import write_report
-
-    flow = _workflow(arguments)
-    write_report(flow, flow.paths.root / "report.html")
-
-
-def _draw(arguments: argparse.Namespace, kind: str) -> None:
-    from dara.drawing import draw_ours, draw_published
-
-    if arguments.configuration.is_dir():
-        draw_published(arguments.root, arguments.configuration, kind, arguments.output)
-    else:
-        draw_ours(_workflow(arguments), kind, arguments.output)
-
-
-def _read(kind: Any, path: Path) -> Any:
-    return _parsed(kind, path.read_text(encoding="utf-8"), str(path))
-
-
-def _parsed(kind: Any, text: str, where: str) -> Any:
-    """JSON as a model; ValueError with one sentence: where, which key, what is wrong."""
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        return TypeAdapter(kind).validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{where}: {f'{place}: ' if place else ''}{first['msg']}") from None
-
-
 def _needed(arguments: argparse.Namespace, name: str) -> Path:
     """An option that this form of a verb cannot do without."""
     value = getattr(arguments, name)
@@ -371,43 +207,17 @@ def _command_line(spec: RunSpec, resources: Resources, arguments: argparse.Names
     return shell_text(command_line(spec, resources, model=model, output=output, resume=False, **files))
 
 
-def _workflow(arguments: argparse.Namespace):
-    from dara.dag import Workflow
-    from dara.loading import load_configuration, merge, read_yaml
-
-    path, default = arguments.configuration, arguments.root / "config" / "config.yaml"
-    values = merge(read_yaml(default), json.loads(path.read_text(encoding="utf-8")))
-    # Every preset was checked when the workflow started.
-    return Workflow(load_configuration(arguments.root, values, [path]), arguments.root)
+def _read(kind: Any, path: Path) -> Any:
+    return _parsed(kind, path.read_text(encoding="utf-8"), str(path))
 
 
-def _preset_workflow(arguments: argparse.Namespace):
-    """The workflow of a preset as its files say, with `--reuse` on top."""
-    from dara.dag import Workflow
-    from dara.loading import check_known, merge, read_yaml
+def _parsed(kind: Any, text: str, where: str) -> Any:
+    """JSON as a model; ValueError with one sentence: where, which key, what is wrong."""
+    from pydantic import TypeAdapter, ValidationError
 
-    presets = arguments.root / "config" / "presets"
-    check_known("--preset", arguments.preset, [path.stem for path in presets.glob("*.yaml")], "a preset")
-    files = [arguments.root / "config" / "config.yaml", presets / f"{arguments.preset}.yaml"]
-    values = merge(read_yaml(files[0]), read_yaml(files[1])) | _reuse(arguments)
-    return Workflow.load(arguments.root, values, files[1:])
-
-
-def _told_workflow(arguments: argparse.Namespace, told: Path, preset):
-    """The workflow of a configuration.json, with `--reuse` on top; checkpoints are where those of its preset are."""
-    from dara.dag import Workflow
-    from dara.loading import load_configuration
-
-    values = json.loads(told.read_text(encoding="utf-8")) | {"scratch": str(preset.paths.scratch)}
-    return Workflow(load_configuration(arguments.root, values | _reuse(arguments), [told]), arguments.root)
-
-
-def _reuse(arguments: argparse.Namespace) -> dict[str, str]:
-    reuse = getattr(arguments, "reuse", None)
-    return {"reuse": reuse} if reuse else {}
-
-
-def _in_clone(arguments: argparse.Namespace) -> contextlib.AbstractContextManager[None]:
-    """Paths in the configuration count from where the workflow runs: the clone."""
-    arguments.root = arguments.root.resolve()
-    return contextlib.chdir(arguments.root)
+    try:
+        return TypeAdapter(kind).validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{where}: {f'{place}: ' if place else ''}{first['msg']}") from None

@@ -1,0 +1,92 @@
+"""From finished runs to frames, tables, figures and the report: called by the workflow's rules."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dara.dag import Workflow
+
+
+def collect(arguments: argparse.Namespace) -> None:
+    """Gather runs and training curves into tidy frames."""
+    from dara.analysis import collect as collect_frames
+
+    flow = _workflow(arguments)
+    collect_frames(flow.run_directories, flow.plan.experiments, flow.paths.frames, cached=flow.cached)
+
+
+def analyse(arguments: argparse.Namespace) -> None:
+    """Compute checkpoint scores with intervals, crossings and energies."""
+    from dara.analysis import analyse as analyse_frames
+
+    flow = _workflow(arguments)
+    preset, experiments = flow.configuration.preset, flow.configuration.experiments
+    analyse_frames(
+        flow.run_directories,
+        {name: flow.score_directory(name) for name in flow.evaluated},
+        flow.plan.experiments,
+        {name: experiments[name].thresholds for name in preset.experiments},
+        {task: [item.name for item in settings.benchmarks] for task, settings in preset.tasks.items()},
+        flow.paths.frames,
+    )
+
+
+def cache(arguments: argparse.Namespace) -> None:
+    """Keep every finished and scored run of a preset in results/cached/, to be committed."""
+    from dara.cache import store
+
+    flow = _workflow(arguments)
+    kept = 0
+    for name in flow.evaluated:
+        run = flow.paths.run(name) if name in flow.plan.runs else None
+        scores, benchmarks = flow.paths.scores(name), flow.benchmarks_of(name)
+        scored = all((scores / f"{benchmark.name}.scored.json").is_file() for benchmark in benchmarks)
+        if scored and (run is None or (run / "manifest.json").is_file()):
+            store(run, scores, benchmarks, arguments.into / name)
+            kept += 1
+    print(f"{kept} of {len(flow.evaluated)} runs and base models are in {arguments.into}")
+
+
+def table(arguments: argparse.Namespace) -> None:
+    """Build one table as Markdown, LaTeX and CSV."""
+    _draw(arguments, "tables")
+
+
+def figure(arguments: argparse.Namespace) -> None:
+    """Draw one figure as PNG and SVG."""
+    _draw(arguments, "figures")
+
+
+def side_by_side(arguments: argparse.Namespace) -> None:
+    """Build one table of ours beside the published numbers."""
+    _draw(arguments, "side_by_side")
+
+
+def report(arguments: argparse.Namespace) -> None:
+    """Write the report of a preset as one HTML file that opens offline."""
+    from dara.report import write_report
+
+    flow = _workflow(arguments)
+    write_report(flow, flow.paths.root / "report.html")
+
+
+def _draw(arguments: argparse.Namespace, kind: str) -> None:
+    from dara.drawing import draw_ours, draw_published
+
+    if arguments.configuration.is_dir():
+        draw_published(arguments.root, arguments.configuration, kind, arguments.output)
+    else:
+        draw_ours(_workflow(arguments), kind, arguments.output)
+
+
+def _workflow(arguments: argparse.Namespace) -> Workflow:
+    from dara.dag import Workflow
+    from dara.loading import load_configuration, merge, read_yaml
+
+    path, default = arguments.configuration, arguments.root / "config" / "config.yaml"
+    values = merge(read_yaml(default), json.loads(path.read_text(encoding="utf-8")))
+    # Every preset was checked when the workflow started.
+    return Workflow(load_configuration(arguments.root, values, [path]), arguments.root)
