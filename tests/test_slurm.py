@@ -323,6 +323,6 @@ def test_the_smoke_matrix_as_it_stands_ends_with_its_report(cluster, tmp_path):
         assert whole.manifest(run)["outcome"] == "completed"
         assert [job["JobState"] for job in whole.jobs(run)] == ["COMPLETED"]
         assert len(list((results / f"scores/{run}").glob("step_*/*.csv"))) == 2
-    for task in ("tool", "math"):
-        assert "DARA-Sym" in (results / f"tables/{task}_final_scores.md").read_text()
+    for table in ("final_scores", "math_final_scores"):
+        assert "DARA-Sym" in (results / f"tables/{table}.md").read_text()
     assert (results / "report.html").stat().st_size > 100_000
