@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from dara.evaluation import bfcl_v4_score
 from dara.evaluation.bfcl_calls import decode_calls, render_call
-from dara.evaluation.executor import MOST_LOST, ToolExecutor
+from dara.evaluation.executor import MOST_ENDED, Limits, ToolExecutor
 from dara.evaluation.records import Case, Response
 from dara.evaluation.sandbox import Outcome, Sandbox, ScorerSpec
 
-SECONDS = 2.0
+LIMITS = Limits(call_seconds=2.0, output_seconds=6.0, case_seconds=10.0)
 METHODS = {"cd", "mkdir", "add", "power"}
 
 
@@ -118,7 +118,12 @@ def test_only_literals_are_rendered(value: Any) -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([10**400, -(10**400), 10**4000])
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
@@ -135,7 +140,7 @@ def test_what_is_rendered_calls_once_with_the_same_values(parameters: dict[str, 
 
 @pytest.fixture(scope="module")
 def tools() -> Iterator[ToolExecutor]:
-    with ToolExecutor(CASES, SECONDS) as executor:
+    with ToolExecutor(CASES, LIMITS) as executor:
         yield executor
 
 
@@ -197,8 +202,12 @@ def test_a_call_that_never_ends_costs_its_own_answer(tools: ToolExecutor) -> Non
     assert said[1] == "Error during execution: the tool did not answer within 2 seconds."
     assert said[2] == '{"current_directory_content": ["a.txt", "new"]}'  # the state is as before
     said = tools.execute(here, [endless] * 50 + [{"ls": {}}])
-    assert set(said) == {"Error during execution: the tool did not answer within 2 seconds."}
-    assert time.monotonic() - started < 5 * (MOST_LOST + 1) * SECONDS
+    assert set(said[: MOST_ENDED - 1]) == {"Error during execution: the tool did not answer within 2 seconds."}
+    assert set(said[MOST_ENDED - 1 :]) == {
+        "Error during execution: the tool was not called, because the time for tool calls is used up."
+    }
+    assert tools.lost(here) == 52
+    assert time.monotonic() - started < 40
     assert tools.execute(CASES[4].id, [{"add": {"a": 1, "b": 2}}]) == ['{"result": 3}']
 
 
@@ -330,6 +339,7 @@ KINDS = [
     ("PYTHON", {"type": "array", "items": {"type": "dict"}}, [[{"k": ["v"]}]]),
     ("PYTHON", {"type": "tuple", "items": {"type": "integer"}}, [[1, 2]]),
     ("PYTHON", {"type": "float"}, [1.5, ""]),
+    ("PYTHON", {"type": "array", "items": {"type": "float"}}, [[1.5]]),
     ("JAVA", {"type": "HashMap"}, [{"k": ["v"]}]),
     ("JAVA", {"type": "Array", "items": {"type": "integer"}}, [[1, 2]]),
     ("JAVA", {"type": "integer"}, [1]),
@@ -340,7 +350,18 @@ KINDS = [
 
 @settings(max_examples=40, deadline=None)
 @given(
-    value=JSON | st.sampled_from(["9" * 5000, "new int[]{" + "9" * 5000 + "}", "[" * 500 + "]" * 500, "{a: {b: [}]}"])
+    value=JSON
+    | st.sampled_from(
+        [
+            10**400,
+            "9" * 400,
+            "9" * 400 + "f",
+            "9" * 5000,
+            "new int[]{" + "9" * 5000 + "}",
+            "[" * 500 + "]" * 500,
+            "{a: {b: [}]}",
+        ]
+    )
 )
 def test_no_value_makes_the_single_turn_checker_raise(box: Sandbox, value: Any) -> None:
     items = []
@@ -353,6 +374,34 @@ def test_no_value_makes_the_single_turn_checker_raise(box: Sandbox, value: Any) 
         gold |= {"language": language, "category": "simple_python"}
         items.append(bfcl_v4_score.scorer_item(Response(turn(line("f", x=value)), 1, True), Case("c", "c", {}, gold)))
     assert {outcome.outcome for outcome in box.score(items)} == {"ok"}
+
+
+@pytest.mark.parametrize("value", [10**308, 10**309, 10**400, -(10**4200)], ids=lambda value: f"{len(str(value))}")
+def test_a_number_that_is_no_float_is_wrong(box: Sandbox, value: int) -> None:
+    """Python's float() refuses it, which once ended the scoring of everything, again and again."""
+    parameters = {"type": "dict", "properties": {"x": {"description": "", "type": "float"}}, "required": ["x"]}
+    function = {"name": "f", "description": "", "parameters": parameters}
+    gold = {"functions": [function], "answer": [{"f": {"x": [1.5]}}], "language": "PYTHON", "category": "simple_python"}
+    response = Response(turn(line("f", x=value)), 1, True)
+    (outcome,) = box.score([bfcl_v4_score.scorer_item(response, Case("c", "c", {}, gold))])
+    assert (outcome.outcome, outcome.scores["accuracy"], outcome.scores["decode_error"]) == ("ok", 0, 0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(values=st.lists(JSON, min_size=8, max_size=8))
+def test_no_value_makes_the_checker_of_dialogues_raise(box: Sandbox, values: list[Any]) -> None:
+    a, b, c, d, e, f, g, h = values
+    calls = [
+        line("mkdir", dir_name=a),
+        line("echo", content=b, file_name="a.txt"),
+        line("mv", source="a.txt", destination=c),
+    ]
+    calls += [line("sort", file_name="a.txt"), line("cd", folder=d), line("mean", numbers=e), line("ls", a=f)]
+    calls += [line("logarithm", value=g, base=2, precision=10), line("diff", file_name1=h, file_name2="a.txt")]
+    said = ((turn(*calls), turn(line("mkdir", dir_name="new")), "Done."),)
+    outcomes = box.score([bfcl_v4_score.scorer_item(Response("", 1, True, said), CASES[0])])
+    assert outcomes[0].outcome == "ok"
+    assert outcomes[0].scores["accuracy"] in (0, 1)
 
 
 @pytest.mark.parametrize("number", range(2))

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from dara.evaluation.bfcl_groups import (
     BFCL_V4_COUNTS,
     CATEGORIES,
     GROUPS,
+    NAMED_GROUPS,
     categories_of,
     category_weights,
-    mean_of_groups,
+    grouped,
 )
-from dara.evaluation.records import Case, Response
+from dara.evaluation.records import Case, Response, plain_metric
 from dara.evaluation.sandbox import Sandbox, ScorerSpec
 
 PUBLISHED = Path(__file__).parent.parent / "results" / "published" / "data"
@@ -172,6 +174,25 @@ def test_a_case_that_was_stopped_is_wrong_and_says_why(box: Sandbox) -> None:
     assert (alone["accuracy"], alone["format"], alone["context_overflow"]) == (0, 0, 1)
 
 
+def test_where_nothing_could_be_said_nothing_was_unreadable(box: Sandbox) -> None:
+    lone = single("multiple", "PYTHON", {"type": "integer"}, [1])
+    overflow = Response("", 0, False, None, "context_overflow")
+    rows = score(box, lone, overflow, Response("", 0, True), Response("no call", 3, True))
+    assert [row["decode_error"] for row in rows] == [0, 1, 1]
+    at_once, later = talk([], finished=False, stopped="context_overflow"), talk([""], [], stopped="context_overflow")
+    rows = score(box, dialogue(GOLD), at_once, later, talk(["", ""]), talk([SAID], [turn(MKDIR)]))
+    assert [row["decode_error"] for row in rows] == [0, 1, 1, 0]
+
+
+def test_lost_calls_stand_beside_the_scores(box: Sandbox) -> None:
+    right = talk([turn(MKDIR), SAID], [turn(CAT), SAID])
+    rows = score(box, dialogue(GOLD), right, replace(right, lost_calls=3))
+    assert [(row["accuracy"], row["lost_calls"]) for row in rows] == [(1, 0), (1, 3)]
+    frame = hand_made(BY_HAND)
+    frame.loc[[0, 3, 4], "lost_calls"] = [1, 7, 2]
+    assert bfcl_v4_score.summarise(frame, "bfcl_v4")["lost_call_rate"].score == pytest.approx(3 / 33)
+
+
 def test_words_of_thought(box: Sandbox) -> None:
     long = "w " * 17
     rows = score(
@@ -237,7 +258,7 @@ def hand_made(categories: dict[str, tuple[int, int]]) -> pd.DataFrame:
         for category, (right, cases) in categories.items()
         for number in range(cases)
     ]
-    columns = {"sample": 0, "think_length": 1.0, "think_words": "", "decode_error": 0, "truncated": 0}
+    columns = {"sample": 0, "think_length": 1.0, "think_words": "", "decode_error": 0, "lost_calls": 0, "truncated": 0}
     frame = pd.DataFrame(rows).assign(**columns, context_overflow=0, step_limit=0, n_tokens=3, outcome="ok")
     return frame.astype({"format": float})
 
@@ -286,13 +307,12 @@ def test_published_groups_give_the_published_averages(file: str, least: int) -> 
     assert len(runs) >= least
     for run, values in runs.items():
         for column in ("accuracy", "format"):
-            groups = {group: values[f"{column}/{group}"] for group in ("non_live", "live", "multi_turn")}
+            # A case in each category that has its group's value, so that the groups have theirs.
+            rows = [
+                {"category": category, "case": category, column: values[f"{column}/{group}"]}
+                for group in ("non_live", "live", "multi_turn")
+                for category in categories_of(NAMED_GROUPS["bfcl_v4"][group])
+            ]
+            average = grouped(plain_metric(pd.DataFrame(rows), column), GROUPS["bfcl_v4"]).score
             # Shares, so this is 1e-6 percentage points; the rest is for the last bit of a float.
-            assert math.isclose(mean_of_groups(groups), values[f"average_{column}"], rel_tol=0, abs_tol=1e-8 + 1e-12), (
-                run
-            )
-
-
-def test_an_average_without_a_group_is_an_error() -> None:
-    with pytest.raises(ValueError, match="the mean of non_live, live, multi_turn; given are live"):
-        mean_of_groups({"live": 1.0})
+            assert math.isclose(average, values[f"average_{column}"], rel_tol=0, abs_tol=1e-8 + 1e-12), run

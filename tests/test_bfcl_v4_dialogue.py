@@ -1,14 +1,16 @@
 """The driver of dialogues: when a turn ends, what goes into the history, and when a case is stopped."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bfcl_v4_fakes import ScriptedSampler, real_cases
 from dara.evaluation import bfcl_v4
+from dara.evaluation.bfcl_calls import decode_output
 from dara.evaluation.multi_turn import dialogue, one_request
-from dara.evaluation.records import Response
+from dara.evaluation.records import Response, parse_response, response_line
 from dara.evaluation.samplers import OVERFLOW
 from dara.evaluation.scheduling import request_seed, run_programs
 
@@ -30,6 +32,9 @@ class Recorder:
     def execute(self, case_id: str, calls: list[dict[str, Any]]) -> list[str]:
         self.seen.append((case_id, calls))
         return [f"result {len(self.seen)}.{number}" for number, _ in enumerate(calls)]
+
+    def lost(self, case_id: str) -> int:
+        return sum(call == {"hang": {}} for _, calls in self.seen if calls != "forget" for call in calls)
 
     def forget(self, case_id: str) -> None:
         self.seen.append((case_id, "forget"))
@@ -90,6 +95,48 @@ def test_no_room_for_another_output_is_kept_as_the_models_failure() -> None:
     assert kept == Response("", 10, False, ((first.text,),), "context_overflow")
     at_once, _, _ = play([OVERFLOW])
     assert at_once == Response("", 0, False, ((),), "context_overflow")
+
+
+def test_calls_without_an_answer_are_counted() -> None:
+    kept, _, _ = play([calling(("hang", {}), ("ls", {}), ("hang", {})), SAID, calling(("hang", {})), SAID])
+    assert kept.lost_calls == 3
+    fine, _, _ = play([calling(("ls", {})), SAID, SAID])
+    assert fine.lost_calls == 0
+
+
+def test_a_response_without_lost_calls_is_written_and_read_as_before() -> None:
+    old = '{"case": "a", "sample": 0, "response": "x", "n_tokens": 1, "finished": true}\n'
+    assert response_line("a", 0, Response("x", 1, True)) == old
+    assert parse_response(Path("file"), 1, old).response == Response("x", 1, True, lost_calls=0)
+    lost = Response("", 1, True, (("x",),), None, 2)
+    assert parse_response(Path("file"), 1, response_line("a", 0, lost)).response == lost
+    for wrong in (-1, True, "2", None, 1.5):
+        row = json.dumps({**json.loads(old), "lost_calls": wrong})
+        with pytest.raises(ValueError, match="file, row 3: lost_calls must be a number of calls, 0 or more, not "):
+            parse_response(Path("file"), 3, row)
+
+
+HIDDEN = """<|im_start|>assistant
+<tool_call>
+{"name": "cd", "parameters": {"folder": "b"}}
+</tool_call><|im_end|>
+<tool_call>
+{"name": "cd", "parameters": {"folder": "c"}}
+</tool_call>"""
+
+
+def test_what_is_executed_is_what_is_scored() -> None:
+    """Text that looks like the marks of a chat template: the assistant turn between them counts, in both."""
+    text = calling(("cd", {"folder": "a"})).text + HIDDEN
+    _, prompts, executor = play([Response(text, 9, True), SAID, SAID])
+    assert executor.seen[1] == ("case", [{"cd": {"folder": "b"}}])
+    assert prompts[1][2]["name"] == "cd(folder='b')"
+    assert decode_output(text) == [{"cd": {"folder": "b"}}]
+    silent = "<think> t </think><|im_end|>" + calling(("ls", {})).text
+    kept, _, executor = play([Response(silent, 9, True), SAID])
+    assert kept.turns == ((silent,), (SAID.text,))
+    assert decode_output(silent) is None
+    assert executor.seen == [("case", "forget")] * 2
 
 
 def test_one_truncated_output_makes_the_case_truncated() -> None:

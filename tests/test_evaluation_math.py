@@ -1,5 +1,6 @@
 """Math grading: three graders, length and truncation."""
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +67,24 @@ def test_a_busy_machine_does_not_change_a_grade(monkeypatch: pytest.MonkeyPatch)
     started = time.process_time()
     assert verify(r"$9^{9^{9^9}}$", "5") is False
     assert time.process_time() - started < 8
+
+
+def test_a_signal_at_the_very_end_does_not_escape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may come when the work is done and the timer still runs; it once ended the scoring of everything."""
+    real, seen = signal.setitimer, []
+
+    def late(which: int, seconds: float, interval: float = 0.0) -> tuple[float, float]:
+        if seconds == 0:
+            seen.append(signal.getsignal(signal.SIGPROF))
+            signal.raise_signal(signal.SIGPROF)
+        return real(which, seconds, interval)
+
+    before = signal.getsignal(signal.SIGPROF)
+    monkeypatch.setattr(signal, "setitimer", late)
+    verify = math._load_math_verify()
+    assert verify(r"\boxed{0.5}", "0.50") is True
+    assert len(seen) == 3
+    assert signal.getsignal(signal.SIGPROF) == before
 
 
 def test_hostile_answers_end_and_the_next_one_is_still_graded(box: Sandbox) -> None:

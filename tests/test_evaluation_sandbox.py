@@ -1,17 +1,25 @@
 """The scoring worker: hostile responses cost themselves only, mistakes of ours are raised."""
 
+import os
+import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from dara.evaluation.sandbox import BATCH_ITEMS, Outcome, Sandbox, SandboxError, ScorerSpec
+from dara.evaluation import sandbox as module
+from dara.evaluation.isolation import WALL_FACTOR
+from dara.evaluation.sandbox import BATCH_CHARACTERS, BATCH_ITEMS, Outcome, Sandbox, SandboxError, ScorerSpec
 
 SCORER = r"""
-import os, signal, sys
+import os, signal, sys, time
 from pathlib import Path
 
-def make(marker=None, refuse=False):
+def make(marker=None, refuse=False, slow=False):
+    if slow:
+        time.sleep(10**6)
     if refuse:
         raise RuntimeError("a known answer got a wrong score")
     def score(item):
@@ -20,6 +28,10 @@ def make(marker=None, refuse=False):
         if kind == "loop":
             while True:
                 pass
+        if kind == "wait":
+            time.sleep(1.5)
+        if kind == "wait forever":
+            time.sleep(10**6)
         if kind == "huge":
             bytearray(2**40)
         if kind == "killed":
@@ -56,6 +68,60 @@ def test_a_response_that_hangs_or_kills_costs_itself_only(tmp_path: Path) -> Non
         outcomes = box.score(items("good", "loop", "fine", "killed", "huge", "last"))
     assert outcomes == [OK, LOST, OK, LOST, LOST, OK]
     assert time.monotonic() - started < 20
+
+
+def test_time_is_the_processors_and_the_clock_ends_what_waits(tmp_path: Path) -> None:
+    """A busy machine, on which everything takes longer by the clock, must not change a score."""
+    started = time.monotonic()
+    with sandbox(tmp_path, seconds=0.3) as box:
+        outcomes = box.score(items("wait", "wait forever", "good"))
+    assert outcomes == [OK, LOST, OK]
+    assert 2 * WALL_FACTOR * 0.3 < time.monotonic() - started < 60
+
+
+def test_a_stopped_worker_only_loses_time(tmp_path: Path) -> None:
+    """As where other processes have the processor: it is stopped for longer than its limit, while it scores."""
+    with sandbox(tmp_path, seconds=1.0) as box:
+        box.start()
+        pid = box._worker._process.pid
+        os.kill(pid, signal.SIGSTOP)
+        awake = threading.Timer(2.5, os.kill, (pid, signal.SIGCONT))
+        awake.start()
+        assert box.score(items("good", "fine")) == [OK, OK]
+        assert box._worker._process.pid == pid
+        awake.join()
+
+
+def test_texts_count_wherever_they_stand_in_an_item(tmp_path: Path) -> None:
+    """Dialogues have their texts in lists of lists; a batch of a bounded size is what a worker gets at once."""
+    third = "x" * (BATCH_CHARACTERS // 3)
+    flat, nested = {"response": third}, {"turns": [[third[:100]], [third[100:]]], "gold": {"answer": [1, None, 2.5]}}
+    for item in (flat, nested):
+        assert module._batch_length([item] * 10, 0) in (2, 3)
+        assert module._batch_length([item] * 10, 8) == 2
+    assert module._batch_length([{"turns": [["x" * (2 * BATCH_CHARACTERS)]]}] * 3, 0) == 1
+    assert module._batch_length([{"response": "x"}] * 100, 0) == BATCH_ITEMS
+    assert module._batch_length([{"response": "x"}] * 100, 95) == 5
+
+
+def test_a_worker_that_is_closed_while_it_starts_is_gone(tmp_path: Path) -> None:
+    """As when another worker of the same job has failed."""
+    box = sandbox(tmp_path, slow=True)
+    with ThreadPoolExecutor(1) as threads:
+        scoring = threads.submit(box.score, items("good"))
+        while box._worker is None:
+            time.sleep(0.01)
+        pid, folder = box._worker._process.pid, Path(box._directory.name)
+        started = time.monotonic()
+        box.__exit__()
+        with pytest.raises(SandboxError, match="does not start"):
+            scoring.result()
+    assert time.monotonic() - started < 10
+    assert not folder.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    with pytest.raises(SandboxError, match="is closed"):
+        box.score(items("good"))
 
 
 def test_a_foreign_kill_is_not_the_fault_of_the_response(tmp_path: Path) -> None:

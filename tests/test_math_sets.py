@@ -246,10 +246,3 @@ def test_the_macro_average_can_be_bootstrapped_within_each_set():
 def test_part_of_the_sets_has_no_macro_average():
     metrics = math.summarise(frame_of({"math500": FIVE["math500"]}), "math_five")
     assert set(metrics) == {f"{name}/math500" for name in [*math.METRICS, *math.LONE]}
-
-
-def test_answers_that_only_one_grade_accepts_are_counted():
-    counts = math.lone_acceptances(frame_of(FIVE))
-    assert counts.loc["all"].to_dict() == {"responses": 18, "only_strict": 1, "only_numeric": 2, "only_math_verify": 1}
-    assert counts.loc["amc", "only_numeric"] == 2
-    assert counts.loc["olympiadbench", "only_strict"] == 1

@@ -20,7 +20,7 @@ from dara.evaluation import bfcl_v4, score, scoring
 from dara.evaluation.oracle import oracle_response
 from dara.evaluation.progress import Progress
 from dara.evaluation.records import Response, select_cases, sha256_of, write_responses
-from dara.evaluation.sandbox import Outcome, SandboxError, ScorerSpec
+from dara.evaluation.sandbox import BATCH_ITEMS, Outcome, SandboxError, ScorerSpec
 from dara.evaluation.score import (
     check_scorers,
     identity_path,
@@ -31,7 +31,7 @@ from dara.evaluation.score import (
     scores_path,
     summarise,
 )
-from dara.evaluation.scoring import CHUNK, Journal, ScoringPool
+from dara.evaluation.scoring import Journal, ScoringPool
 from evaluation_fakes import benchmark, write_cases
 
 ROOT = Path(__file__).parent.parent
@@ -132,6 +132,31 @@ def test_a_torn_line_is_scored_again(tmp_path: Path) -> None:
         assert sorted(journal.done) == [0, 1, 3]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"response": 1, "scores": {"acc',
+        b"\xff\x00",
+        b"[]",
+        b"7",
+        b'{"response": 1, "scores": {"accuracy": 1}}',
+        b'{"response": "1", "scores": {}, "outcome": "ok"}',
+        b'{"response": 1, "scores": [], "outcome": "ok"}',
+        b'{"response": 1, "scores": {}, "outcome": "fine"}',
+    ],
+)
+def test_a_damaged_line_names_file_and_row(line: bytes, tmp_path: Path) -> None:
+    head = {"responses": "abc"}
+    with Journal(tmp_path / "x", head) as journal:
+        journal.add(0, Outcome({}, "ok"))
+    with (tmp_path / "x").open("ab") as stream:
+        stream.write(line + b"\n")
+    with pytest.raises(
+        ValueError, match=r"x, row 3: must be an object with response, scores and outcome; it is b.*dele"
+    ):
+        Journal(tmp_path / "x", head)
+
+
 def test_work_of_another_scorer_or_on_other_responses_is_thrown_away(tmp_path: Path) -> None:
     for head in ({"responses": "a"}, {"responses": "b"}, {"responses": "b", "network": "reachable"}):
         with Journal(tmp_path / "x", head) as journal:
@@ -175,20 +200,22 @@ def pool(tmp_path: Path, workers: int) -> ScoringPool:
 
 
 def test_several_workers_score_everything_once(tmp_path: Path) -> None:
-    items = {number * 7: {"response": "x" * number} for number in range(20 * CHUNK)}
+    items = {number * 7: {"response": "x" * number} for number in range(20 * BATCH_ITEMS)}
     kept: dict[int, Outcome] = {}
     with pool(tmp_path, 3) as workers:
         workers.score({}, kept.__setitem__)
         assert workers.network() in ("isolated", "reachable")
         workers.score(items, kept.__setitem__)
-    assert {key: outcome.scores["length"] for key, outcome in kept.items()} == {7 * n: n for n in range(20 * CHUNK)}
+    assert {key: outcome.scores["length"] for key, outcome in kept.items()} == {
+        7 * n: n for n in range(20 * BATCH_ITEMS)
+    }
     assert 1 <= len({outcome.scores["pid"] for outcome in kept.values()}) <= 3
     with pytest.raises(ValueError, match="workers must be at least 1, not 0"):
         pool(tmp_path, 0)
 
 
 def test_a_mistake_ends_all_workers_and_names_the_response(tmp_path: Path) -> None:
-    items = {number: {"response": "mistake" if number == 100 else "x"} for number in range(20 * CHUNK)}
+    items = {number: {"response": "mistake" if number == 100 else "x"} for number in range(20 * BATCH_ITEMS)}
     with (
         pool(tmp_path, 2) as workers,
         pytest.raises(SandboxError, match=r"(?s)response 100 of this call.*KeyError: 'ours'"),
@@ -244,9 +271,9 @@ def test_bfcl_v4_from_responses_to_metrics(tmp_path: Path) -> None:
     scorer = json.loads(scorer_path(out, "bfcl_v4").read_text())
     assert scorer["network"] in ("isolated", "reachable")
     assert {**scorer, "network": None} == {
-        "schema": 1,
+        "schema": 2,
         "benchmark": "bfcl_v4",
-        "scorer": {"bfcl-eval": "2026.3.23"},
+        "scorer": {"bfcl-eval": "2026.3.23", "scorer": 2},
         "settings": {"think_limit": 16, "seconds": 20.0},
         "seconds": 20.0,
         "memory_bytes": 2 * 1024**3,
@@ -272,7 +299,7 @@ def test_the_record_of_another_scorer_does_not_stand_over_new_scores(tmp_path: P
 
 def test_scores_of_unlike_scorers_are_not_compared(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
-    scorer = {"schema": 1, "scorer": {"bfcl-eval": "2026.3.23"}, "network": "isolated", "seconds": 10.0}
+    scorer = {"schema": 2, "scorer": {"bfcl-eval": "2026.3.23", "scorer": 2}, "network": "isolated", "seconds": 10.0}
     for folder in (one, two):
         folder.mkdir()
         scorer_path(folder, "bfcl_v4").write_text(json.dumps(scorer))
@@ -281,6 +308,9 @@ def test_scores_of_unlike_scorers_are_not_compared(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"two.bfcl_v4.scorer.json: two was scored with another network, seconds than one"
     ):
+        check_scorers({"one": one, "two": two}, "bfcl_v4")
+    scorer_path(two, "bfcl_v4").write_text(json.dumps({**scorer, "schema": 1, "scorer": {"bfcl-eval": "2026.3.23"}}))
+    with pytest.raises(ValueError, match="two was scored with another schema, scorer than one"):
         check_scorers({"one": one, "two": two}, "bfcl_v4")
     scorer_path(two, "bfcl_v4").unlink()
     with pytest.raises(ValueError, match=r"bfcl_v4.scorer.json: the file does not exist, which says what scored two"):

@@ -13,8 +13,15 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, NoReturn
 
+from dara.rewards import assistant_turn
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 MAX_DEPTH = 64  # of the arguments: more than any case needs, less than Python's parser bears
+
+
+def decode_output(text: str) -> list[dict[str, Any]] | None:
+    """The calls in the assistant turn of a model's output (`decode_calls`): what is executed, and what is scored."""
+    return decode_calls(assistant_turn(text))
 
 
 def decode_calls(text: str) -> list[dict[str, Any]] | None:

@@ -1,18 +1,22 @@
-"""The checkers of bfcl-eval 2026.3.23, without the models it brings.
+"""The checkers of bfcl-eval (CHECKER_VERSION), without the models it brings.
 
 Its full installation needs 1.9 GB of packages that only serve other models; a stand-in for its table of models makes
 the checkers work without them. They are the real ones: `ast_checker` compares calls in Python, Java and JavaScript
 with possible answers, `multi_turn_checker` executes the calls of a dialogue and compares states and results with those
-of the gold calls. Only for worker processes: they are imported late, and write folders where they are told to.
+of the gold calls. Only for worker processes: they are imported late, and write folders where they are told to. A worker
+executes calls in copies of itself that can open nothing any more, so what the tools import when they are first called
+is imported before.
 """
 
 from __future__ import annotations
 
+import errno
+import functools
 import importlib
 import inspect
 import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -22,9 +26,18 @@ CHECKER_VERSION = "2026.3.23"
 MODEL_NAME = "dara"  # the checker's key for its table of models; an underscore would be taken for a slash
 # A call of nothing: bfcl-eval answers that the name is not defined. It stands for calls that are not executed.
 UNKNOWN_CALL = "unknown_function()"
-# The checker fails with one of these on values that it does not expect, such as a number of 5,000 digits; no gold
-# answer is such a value. NotImplementedError is bfcl-eval's own, for Java types that it does not convert.
-CHECKER_FAILS = (RecursionError, ValueError, TypeError, AttributeError, LookupError, NotImplementedError)
+# The checker fails with one of these on values that it does not expect, such as a number of 400 digits that it makes a
+# float, or 5,000 that it makes an integer; no gold answer is such a value. NotImplementedError is bfcl-eval's own, for
+# Java types that it does not convert.
+CHECKER_FAILS = (
+    *(RecursionError, ArithmeticError, ValueError, TypeError, AttributeError, LookupError),
+    NotImplementedError,
+)
+# What the tools import when they are first called: datetime.strptime is written in C and finds its Python part then.
+IMPORTED_LATE = ("_strptime",)
+# How bfcl-eval tells that a file or a process was refused: it takes every exception for the tool's answer. No tool
+# opens anything, nor begins an exception with text of a model, so this is our own limits' doing.
+REFUSED = tuple(f"Error during execution: [Errno {code}]" for code in (errno.EMFILE, errno.EFBIG, errno.EAGAIN))
 
 Calls = list[dict[str, Any]]
 
@@ -73,10 +86,15 @@ class Tools:
         check_version()
         stand_in()
         from bfcl_eval.constants.executable_backend_config import CLASS_FILE_PATH_MAPPING
-        from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import multi_turn_checker
+        from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_checker as checker
         from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils import execute_multi_turn_func_call
 
-        self._check, self._execute, self._modules = multi_turn_checker, execute_multi_turn_func_call, {}
+        for module in IMPORTED_LATE:
+            importlib.import_module(module)
+        # The checker compares the answers to model and gold calls: where both were refused, it would call that right.
+        checker.execute_multi_turn_func_call = _unrefused(execute_multi_turn_func_call)
+        self._check, self._execute = checker.multi_turn_checker, checker.execute_multi_turn_func_call
+        self._modules: dict[str, type] = {}
         for name, path in CLASS_FILE_PATH_MAPPING.items():
             if "." not in name and not name.startswith(("WebSearch", "Memory")):  # these need more packages
                 self._modules[name] = getattr(importlib.import_module(path), name)
@@ -110,8 +128,28 @@ class Tools:
             return False
         methods = self.methods(gold["entry"]["involved_classes"])
         rendered = [[[render_call(call, methods) or UNKNOWN_CALL for call in step] for step in turn] for turn in turns]
-        verdict = self._check(rendered, gold["answer"], dict(gold["entry"]), gold["category"], MODEL_NAME)
+        try:
+            verdict = self._check(rendered, gold["answer"], dict(gold["entry"]), gold["category"], MODEL_NAME)
+        except CHECKER_FAILS:  # comparing states; what a tool raises is its answer
+            return False
         return bool(verdict["valid"])
+
+
+def _unrefused(execute: Callable[..., tuple[list[str], Any]]) -> Callable[..., tuple[list[str], Any]]:
+    """bfcl-eval's `execute`, which raises RuntimeError where our own limits kept a tool from doing its work."""
+
+    @functools.wraps(execute)
+    def checked(*args: Any, **kwargs: Any) -> tuple[list[str], Any]:
+        said, instances = execute(*args, **kwargs)
+        for text in said:
+            if text.startswith(REFUSED):
+                raise RuntimeError(
+                    f"a tool wanted to open a file or start a process, which no copy can: {text[:300]!r}; what it "
+                    "imports so late must stand in IMPORTED_LATE"
+                )
+        return said, instances
+
+    return checked
 
 
 def _refusal(call: Mapping[str, Any]) -> str:

@@ -143,15 +143,3 @@ def grouped(metric: Metric, group: Mean | Pooled) -> Metric:
         raise ValueError(f"category {unknown[0]!r} belongs to no group; the groups hold {', '.join(weights)}")
     each = {category: weights[category] / count for category, count in counts.items()}
     return Metric(metric.values, metric.strata, np.array([each[category] for category in metric.strata]))
-
-
-def mean_of_groups(values: Mapping[str, float]) -> float:
-    """The average from the values of its three groups: non_live, live and multi_turn, in any one unit.
-
-    Raises:
-        ValueError: a group is missing, or there is another.
-    """
-    groups = ("non_live", "live", "multi_turn")
-    if set(values) != set(groups):
-        raise ValueError(f"the average is the mean of {', '.join(groups)}; given are {', '.join(sorted(values))}")
-    return sum(values[group] for group in groups) / len(groups)

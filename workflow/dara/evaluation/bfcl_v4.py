@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dara.evaluation.bfcl_checkers import CHECKER_VERSION
 from dara.evaluation.bfcl_groups import BFCL_V4_COUNTS, CATEGORIES, is_multi_turn
 from dara.evaluation.bfcl_v4_score import COLUMNS, FACTORY, SCORER, score_row, scorer_item, scorer_settings, summarise
 from dara.evaluation.executor import ToolExecutor
@@ -39,11 +40,13 @@ __all__ = [
     "scorer_item",
     "scorer_settings",
     "summarise",
+    "tools_identity",
 ]
 
 NAME = "bfcl_v4"
-VERSIONS = {"bfcl-eval": "2026.3.23", "prompt": 1}
-"""What makes the prompts besides the files of the cases; `prompt` changes whenever this module makes others."""
+VERSIONS = {"bfcl-eval": CHECKER_VERSION, "prompt": 1, "tools": 2}
+"""What makes the prompts besides the files of the cases. `prompt` changes whenever this module makes others, `tools`
+whenever a call is executed or answered in another way (1: date checks of the travel tools failed)."""
 
 # Class of tools in a several-turn case -> the file that documents them.
 TOOL_DOCS = {
@@ -118,7 +121,7 @@ def data_directory() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ValueError(
             f"bfcl-eval is not installed, which has the cases of BFCL-v4; install it with "
-            f"`pip install --no-deps bfcl-eval=={VERSIONS['bfcl-eval']}`"
+            f"`pip install --no-deps bfcl-eval=={CHECKER_VERSION}`"
         )
     return Path(spec.submodule_search_locations[0]) / "data"
 
@@ -276,3 +279,10 @@ def programs(cases: Sequence[Case], max_steps: int) -> Iterator[Callable[[Case],
 
     with ToolExecutor(cases) as executor:
         yield program
+
+
+def tools_identity() -> dict[str, Any]:
+    """What executes the tool calls of `programs`, in values of JSON: its version, its limits, and its `network`
+    (isolated or reachable). Starts a worker to see that, which takes a second."""
+    with ToolExecutor(()) as executor:
+        return executor.identity

@@ -7,10 +7,11 @@ of steps is wrong, whatever was said before; its format counts.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dara.evaluation.bfcl_calls import decode_calls
+from dara.evaluation.bfcl_calls import decode_output
 from dara.evaluation.bfcl_checkers import CHECKER_VERSION, SingleTurnChecker, Tools
 from dara.evaluation.bfcl_groups import CATEGORIES, GROUPS, NAMED_GROUPS, categories_of, grouped
 from dara.evaluation.isolation import Fork
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
 
     from dara.config import Benchmark
 
-SCORER = {"bfcl-eval": CHECKER_VERSION}
+SCORER = {"bfcl-eval": CHECKER_VERSION, "scorer": 2}
+"""What scores; `scorer` changes whenever this code gives other scores (1: date checks of the travel tools failed)."""
 FACTORY = "dara.evaluation.bfcl_v4_score:make_scorer"
 # Shares of outputs: format, think_length. Per case: the others; think_words is empty where no output has a think block.
 COLUMNS = (
     *("case", "category", "sample", "accuracy", "format", "think_length", "think_words", "decode_error"),
-    *("truncated", "context_overflow", "step_limit", "n_tokens", "outcome"),
+    *("lost_calls", "truncated", "context_overflow", "step_limit", "n_tokens", "outcome"),
 )
 # What a case scores where its scorer did not end in time.
 UNSCORED = {"accuracy": 0, "format": 0.0, "think_length": 0.0, "think_words": "", "decode_error": 1}
@@ -59,8 +61,10 @@ def make_scorer(think_limit: float, seconds: float) -> Any:
         yield {"format": evaluation_format(outputs), **_thought(outputs, think_limit)}
         dialogue = "entry" in item
         turns = item["turns"] if dialogue else [outputs[:1]]
-        steps = [[decode_calls(assistant_turn(step)) for step in turn] for turn in turns or []]
-        yield {"decode_error": int(all(calls is None for turn in steps for calls in turn))}
+        steps = [[decode_output(step) for step in turn] for turn in turns or []]
+        # Where there was no room for a first output, nothing was said that could not be read.
+        said = [calls for turn in steps for calls in turn] if dialogue or not item["stopped"] else []
+        yield {"decode_error": int(bool(said) and all(calls is None for calls in said))}
         if item["stopped"]:
             yield {"accuracy": 0}
         elif dialogue:
@@ -93,22 +97,9 @@ def _in_copy(answer: Callable[[Any], bool], seconds: float) -> bool:
 
 
 def _preflight(score: Any) -> None:
-    """A decoder that finds nothing would score 0 without a word: known turns must get their known scores."""
-    value = {"type": "string", "description": "A city."}
-    function = {"name": "weather", "parameters": {"type": "dict", "properties": {"city": value}, "required": ["city"]}}
-    single = {"functions": [function], "answer": [{"weather": {"city": ["paris"]}}], "language": "PYTHON"}
-    entry = {"id": "multi_turn_base_preflight", "involved_classes": ["MathAPI"], "initial_config": {}}
-    dialogue = {"entry": entry, "answer": [["add(a=1,b=2)"]], "category": "multi_turn_base"}
-    call = '<think>t</think>\n<tool_call>\n{"name":"%s","parameters":%s}\n</tool_call>'
-    one, two = call % ("weather", '{"city":"paris"}'), call % ("add", '{"a":1,"b":2}')
-    known = [
-        ([one], {"turns": None, "category": "multiple", **single}, (1, 1, 0)),
-        ([one.replace("paris", "rome")], {"turns": None, "category": "multiple", **single}, (0, 1, 0)),
-        (["paris"], {"turns": None, "category": "multiple", **single}, (0, 0, 1)),
-        ([two, "done"], {"turns": [[two, "done"]], **dialogue}, (1, 0.5, 0)),
-        ([two.replace("2", "3")], {"turns": [[two.replace("2", "3")]], **dialogue}, (0, 1, 0)),
-    ]
-    for outputs, item, expected in known:
+    """A scorer that finds nothing, or finds everything right, would do it without a word: known answers must get their
+    known scores."""
+    for outputs, item, expected in [*_known_calls(), *_known_dialogues()]:
         scores: dict[str, Any] = {}
         for part in score({"outputs": outputs, "stopped": False, **item}):
             scores |= part
@@ -118,11 +109,51 @@ def _preflight(score: Any) -> None:
             )
 
 
+Known = tuple[list[str], dict[str, Any], tuple[float, float, int]]
+"""Outputs, the rest of the scorer's item, and the accuracy, format and decode error that they must get."""
+
+
+def _known_calls() -> list[Known]:
+    value = {"type": "string", "description": "A city."}
+    function = {"name": "weather", "parameters": {"type": "dict", "properties": {"city": value}, "required": ["city"]}}
+    answer = [{"weather": {"city": ["paris"]}}]
+    item = {"turns": None, "category": "multiple", "functions": [function], "answer": answer, "language": "PYTHON"}
+    right, wrong = (_turn("weather", {"city": city}) for city in ("paris", "rome"))
+    return [([right], item, (1, 1, 0)), ([wrong], item, (0, 1, 0)), (["paris"], item, (0, 0, 1))]
+
+
+def _known_dialogues() -> list[Known]:
+    """An addition, and a booking: its tool checks the date by a module that Python finds only then."""
+    state = {"access_token": "abc", "token_expires_in": 9, "credit_card_list": {"7": {"balance": 1000.0}}}
+    entry = {"id": "multi_turn_base_preflight", "involved_classes": ["MathAPI", "TravelAPI"]}
+    entry["initial_config"] = {"TravelAPI": state}
+    booking = {"access_token": "abc", "card_id": "7", "travel_date": "2024-11-10", "travel_class": "economy"}
+    booking |= {"travel_from": "SFO", "travel_to": "LAX"}
+    known: list[Known] = []
+    for name, right, changes in (
+        ("add", {"a": 1, "b": 2}, [{"b": 3}]),
+        ("book_flight", booking, [{"travel_to": "JFK"}, {"travel_date": "x"}]),
+    ):
+        item = {"entry": entry, "answer": [[f"{name}(**{right!r})"]], "category": "multi_turn_base"}
+        outputs = [_turn(name, right), "done"]
+        known.append((outputs, {"turns": [outputs], **item}, (1, 0.5, 0)))
+        for change in changes:
+            outputs = [_turn(name, right | change)]
+            known.append((outputs, {"turns": [outputs], **item}, (0, 1, 0)))
+    return known
+
+
+def _turn(name: str, parameters: Mapping[str, Any]) -> str:
+    call = json.dumps({"name": name, "parameters": parameters})
+    return f"<think>t</think>\n<tool_call>\n{call}\n</tool_call>"
+
+
 def score_row(response: Response, scores: Mapping[str, Any], length_limit: int | None) -> dict[str, Any]:
     """The columns of a case from the parts that its scorer gave."""
     return {
         **UNSCORED,
         **scores,
+        "lost_calls": response.lost_calls,
         "truncated": int(not response.finished),
         "context_overflow": int(response.stopped == "context_overflow"),
         "step_limit": int(response.stopped == "step_limit"),
@@ -132,10 +163,10 @@ def score_row(response: Response, scores: Mapping[str, Any], length_limit: int |
 def summarise(frame: pd.DataFrame, benchmark: str) -> dict[str, Metric]:
     """Metrics of a score file; `frame` has COLUMNS, a row a response.
 
-    average_{accuracy,format,think_length}; {accuracy,format}/<group or category>; decode_error_rate, truncated_rate,
-    context_overflow_rate and step_limit_rate over all cases; think_words (no share: a number of words) over the cases
-    that have a think block, if there are any. An average or a group is there only when each of its categories has a
-    case, as after a first look at few cases it may not.
+    average_{accuracy,format,think_length}; {accuracy,format}/<group or category>; decode_error_rate, lost_call_rate
+    (a tool call of the case got no answer), truncated_rate, context_overflow_rate and step_limit_rate over all cases;
+    think_words (no share: a number of words) over the cases that have a think block, if there are any. An average or a
+    group is there only when each of its categories has a case, as after a first look at few cases it may not.
 
     Raises:
         ValueError: a category is none of the benchmark's.
@@ -155,7 +186,8 @@ def summarise(frame: pd.DataFrame, benchmark: str) -> dict[str, Metric]:
     for column in ("accuracy", "format"):
         for category, rows in frame.groupby("category", sort=True):
             metrics[f"{column}/{category}"] = plain_metric(rows, column)
-    for column in ("decode_error", "truncated", "context_overflow", "step_limit"):
+    frame = frame.assign(lost_call=(frame["lost_calls"] > 0).astype(int))
+    for column in ("decode_error", "lost_call", "truncated", "context_overflow", "step_limit"):
         metrics[f"{column}_rate"] = plain_metric(frame, column)
     thought = frame[frame["think_words"].astype(str) != ""]
     if not thought.empty:

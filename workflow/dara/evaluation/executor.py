@@ -7,6 +7,7 @@ its own forked copy of it (`isolation`), so no state goes from one case to anoth
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import tempfile
 import threading
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dara.evaluation.bfcl_checkers import CHECKER_VERSION
-from dara.evaluation.isolation import MEMORY_BYTES, Fork, ForkLost, Network
+from dara.evaluation.isolation import MEMORY_BYTES, WALL_FACTOR, Fork, ForkLost
 from dara.evaluation.records import Case
 from dara.evaluation.sandbox import SandboxError, ScorerSpec, Worker
 
@@ -26,18 +27,37 @@ logger = logging.getLogger(__name__)
 Call = dict[str, Any]
 
 FACTORY = "dara.evaluation.executor:make_server"
-MOST_LOST = 3  # calls of a case that did not end; after so many its tools answer no more
+MOST_ENDED = 3  # calls of a case that end its copy; after so many its tools answer no more
 NO_ANSWER = "Error during execution: the tool did not answer within {:g} seconds."
+NO_TIME = "Error during execution: the tool was not called, because the time for tool calls is used up."
+CUT = " [cut after {:d} characters]"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What tool calls may take, in seconds of processor time, and say, in characters.
+
+    A case has no more time than its scorer has by default to execute the same calls again. The longest answer
+    of a gold call has 31,706 characters, and those of the gold calls of a turn have 70,423 together.
+    """
+
+    call_seconds: float = 5.0
+    output_seconds: float = 7.5  # all calls of one output
+    case_seconds: float = 10.0
+    answer_characters: int = 100_000
+    output_characters: int = 300_000  # all answers to one output
 
 
 @dataclass
 class _Live:
     """A case whose tools have a state."""
 
-    entry: Mapping[str, Any]
-    long_context: bool
+    case: Case
     history: list[Call] = field(default_factory=list)  # what makes the state again
-    lost: int = 0
+    worker: Worker | None = None  # the one that has a copy for the case
+    seconds: float = 0.0  # processor time that its calls have taken
+    ended: int = 0  # calls that ended their copy
+    lost: int = 0  # calls without an answer
 
 
 class ToolExecutor:
@@ -47,10 +67,10 @@ class ToolExecutor:
     case is made again from the calls before it.
     """
 
-    def __init__(self, cases: Sequence[Case], seconds: float = 5.0) -> None:
+    def __init__(self, cases: Sequence[Case], limits: Limits | None = None) -> None:
         self._cases = {case.id: case for case in cases}
-        self._spec = ScorerSpec(FACTORY, {"seconds": seconds}, seconds)
-        self._seconds = seconds
+        self._limits = limits or Limits()
+        self._spec = ScorerSpec(FACTORY, {"limits": dataclasses.asdict(self._limits)}, self._limits.case_seconds)
         self._live: dict[str, _Live] = {}
         self._lock = threading.Lock()
         self._worker: Worker | None = None
@@ -66,21 +86,18 @@ class ToolExecutor:
         self._directory.cleanup()
 
     @property
-    def network(self) -> Network:
-        """Whether the tools could reach a network."""
-        with self._lock:
-            return self._started().network
-
-    @property
     def identity(self) -> dict[str, Any]:
-        """What executes the calls, in values of JSON."""
-        limits = {"seconds": self._seconds, "memory_bytes": MEMORY_BYTES}
-        return {"bfcl-eval": CHECKER_VERSION, "network": self.network, **limits}
+        """What executes the calls, in values of JSON; `network` says whether the tools could reach one."""
+        with self._lock:
+            network = self._started().wait_until_ready()
+        limits = {**dataclasses.asdict(self._limits), "memory_bytes": MEMORY_BYTES}
+        return {"bfcl-eval": CHECKER_VERSION, "network": network, **limits}
 
     def execute(self, case_id: str, calls: Sequence[Call]) -> list[str]:
-        """What the tools of a case say to `calls` (as `decode_calls` gives them), one text a call, in order.
+        """What the tools of a case say to the calls of an output (`decode_calls`), one text a call, in order.
 
-        Whatever a call is, it costs its own answer only: `Error during execution: ...`.
+        Whatever a call is, it costs its own answer only: `Error during execution: ...`; once the time of the output or
+        of the case is used up, calls are not made. Answers are cut at the limits.
 
         Raises:
             ValueError: `case_id` is none of the cases.
@@ -89,47 +106,69 @@ class ToolExecutor:
         if case_id not in self._cases:
             raise ValueError(f"case {case_id!r} is none of the {len(self._cases)} cases that the executor was made for")
         with self._lock:
-            live = self._live.get(case_id) or self._begin(case_id)
-            answers = []
+            live = self._live.setdefault(case_id, _Live(self._cases[case_id]))
+            enough = min(live.seconds + self._limits.output_seconds, self._limits.case_seconds)
+            answers, room = [], self._limits.output_characters
             for call in calls:
-                answers.append(self._one(case_id, live, call))
+                in_time = live.ended < MOST_ENDED and live.seconds < enough
+                said = self._one(live, call) if in_time else None
+                if said is None:
+                    live.lost += 1
+                    answers.append(NO_ANSWER.format(self._limits.call_seconds) if in_time else NO_TIME)
+                else:
+                    answers.append(_cut(said, min(room, self._limits.answer_characters)))
+                    room = max(0, room - len(answers[-1]))
             return answers
+
+    def lost(self, case_id: str) -> int:
+        """How many calls of a case got no answer since its tools began: they ended their copy, or no time was left."""
+        with self._lock:
+            return self._live[case_id].lost if case_id in self._live else 0
 
     def forget(self, case_id: str) -> None:
         """End a case: its tools start anew when it is executed again."""
         with self._lock:
-            if self._live.pop(case_id, None) is not None and self._worker is not None:
-                self._ask({"case": case_id, "forget": True}, self._seconds)
+            live = self._live.pop(case_id, None)
+            if live is not None and live.worker is not None and live.worker is self._worker:
+                self._ask({"case": case_id, "forget": True})
 
-    def _begin(self, case_id: str) -> _Live:
-        case = self._cases[case_id]
-        live = self._live[case_id] = _Live(case.gold["entry"], "long_context" in case.category)
-        return live
-
-    def _one(self, case_id: str, live: _Live, call: Call) -> str:
-        if live.lost < MOST_LOST:
-            item = {"case": case_id, "entry": live.entry, "long_context": live.long_context}
-            # Three times the limit: the calls before this one may have to be repeated.
-            said = self._ask({**item, "history": live.history, "call": call}, 3 * self._seconds)
-            if said is not None and "text" in said:
-                live.history.append(call)
-                # What a tool repeats may hold half of a surrogate pair, which no tokenizer takes.
-                return said["text"].encode("utf-8", "backslashreplace").decode("utf-8")
-            live.lost += 1
-            logger.warning("case %s: a call did not end within %g s, or ran out of memory", case_id, self._seconds)
-        return NO_ANSWER.format(self._seconds)
+    def _one(self, live: _Live, call: Call) -> str | None:
+        """What the tools say to one call; None where it ended the copy that it was executed in."""
+        item = {"case": live.case.id, "call": call}
+        worker = self._started()
+        if live.worker is not worker:  # it has no copy of this case, or the copy ended
+            item |= {"entry": live.case.gold["entry"], "long_context": "long_context" in live.case.category}
+            item["history"] = live.history
+        said = self._ask(item)
+        if said is not None and "text" in said:
+            live.worker = worker
+            live.history.append(call)
+            live.seconds += said["seconds"]
+            # What a tool repeats may hold half of a surrogate pair, which no tokenizer takes.
+            return said["text"].encode("utf-8", "backslashreplace").decode("utf-8")
+        live.worker = None
+        live.seconds += self._limits.call_seconds
+        live.ended += 1
+        logger.warning(
+            "case %s: a call took more than %g s of processor time, or ran out of memory",
+            *(live.case.id, self._limits.call_seconds),
+        )
+        return None
 
     def _started(self) -> Worker:
         if self._worker is None:
             self._worker = Worker(self._spec, Path(self._directory.name))
+            self._worker.wait_until_ready()
         return self._worker
 
-    def _ask(self, item: dict[str, Any], seconds: float) -> dict[str, Any] | None:
+    def _ask(self, item: dict[str, Any]) -> dict[str, Any] | None:
         """The worker's answer; None where it ended or gave none in time, and then a new one takes its place."""
         worker = self._started()
         worker.send([item])
         said: dict[str, Any] = {}
-        deadline = time.monotonic() + seconds
+        # The calls before this one may have to be repeated. The worker itself looks after the limits of both.
+        patience = WALL_FACTOR * (2 * self._limits.case_seconds + self._limits.call_seconds)
+        deadline = time.monotonic() + patience
         while (message := worker.receive(deadline)) is not None:
             if "done" in message:
                 return said
@@ -141,35 +180,47 @@ class ToolExecutor:
         return None
 
 
-def make_server(seconds: float) -> Any:
-    """What runs in the worker: item {"case", "entry", "long_context", "history", "call"} -> {"text"} or {"lost"}."""
+def _cut(text: str, characters: int) -> str:
+    return text if len(text) <= characters else text[:characters] + CUT.format(characters)
+
+
+def make_server(limits: Mapping[str, Any]) -> Any:
+    """What runs in the worker, with `Limits`: item {"case", "call"} -> {"text", "seconds"} or {"ended"}.
+
+    The item has "entry", "long_context" and "history" (the calls before) where the case has no copy yet.
+    """
     from dara.evaluation.bfcl_checkers import Tools
 
-    tools = Tools()
+    tools, limit = Tools(), Limits(**limits)
     copies: dict[str, Fork] = {}
 
-    def copy_of(item: Mapping[str, Any]) -> Fork:
-        """The copy that holds the state of the case; a new one gets there by the calls before."""
-        if item["case"] not in copies:
-            entry, long_context = item["entry"], item["long_context"]
-            copies[item["case"]] = Fork(lambda calls: tools.execute(calls, entry, long_context))
-            if item["history"]:
-                copies[item["case"]].ask(item["history"], 2 * seconds)
-        return copies[item["case"]]
+    def begin(item: Mapping[str, Any]) -> Fork:
+        entry, long_context = item["entry"], item["long_context"]
+
+        def answer(calls: list[Call]) -> list[str]:
+            return [_cut(text, limit.answer_characters) for text in tools.execute(calls, entry, long_context)]
+
+        return Fork(answer)
 
     def drop(case: str) -> None:
         if case in copies:
             copies.pop(case).end()
 
     def serve(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        case = item["case"]
         if "forget" in item:
-            drop(item["case"])
+            drop(case)
             return
         try:
-            (text,) = copy_of(item).ask([item["call"]], seconds)
-            yield {"text": text}
+            if "entry" in item:
+                drop(case)
+                copies[case] = begin(item)
+                copies[case].ask(item["history"], 2 * limit.case_seconds)  # more than it took the first time
+            before = copies[case].seconds
+            (text,) = copies[case].ask([item["call"]], limit.call_seconds)
+            yield {"text": text, "seconds": copies[case].seconds - before}
         except ForkLost:
-            drop(item["case"])
-            yield {"lost": 1}
+            drop(case)
+            yield {"ended": 1}
 
     return serve

@@ -25,6 +25,9 @@ Network = Literal["isolated", "reachable"]
 
 MEMORY_BYTES = 2 * 1024**3  # above what a process needs once it has started
 ANSWER_BYTES = 64 * 1024**2
+# What computes is ended by the processor time it used, which a busy machine does not change. What only waits is ended
+# by the clock, after this many times as long.
+WALL_FACTOR = 10
 # From Linux's headers.
 CLONE_NEWNET, CLONE_NEWUSER, PR_SET_PDEATHSIG = 0x40000000, 0x10000000, 1
 
@@ -57,12 +60,13 @@ def limit_memory(extra: int = MEMORY_BYTES) -> None:
 
 
 def limit_processor_time(seconds: float) -> None:
-    """End this process when an item uses twice its time: a backstop for when nobody is left who would kill it."""
+    """End this process once it has used `seconds` more of processor time, or up to 1 s more than that: the kernel
+    counts whole seconds. To be called again for the next item."""
     if os.name != "posix":
         return
     import resource
 
-    _lower(resource.RLIMIT_CPU, math.ceil(time.process_time() + 2 * seconds) + 1)
+    _lower(resource.RLIMIT_CPU, math.ceil(time.process_time() + seconds))
 
 
 def _lower(limit: int, value: int) -> None:
@@ -89,10 +93,14 @@ class Fork:
     """A forked copy of this process that answers questions; what it does to its state ends with it.
 
     The copy cannot open anything, and ends with this process. `answer` gets and gives JSON values. To be used in a
-    process without threads.
+    process without threads, which has imported all that the answers need.
+
+    Attributes:
+        seconds: processor time that its answers have taken so far.
     """
 
     def __init__(self, answer: Callable[[Any], Any]) -> None:
+        self.seconds = 0.0
         self._here, there = Pipe()
         self._pid = os.fork()
         if self._pid == 0:
@@ -101,21 +109,22 @@ class Fork:
         there.close()
 
     def ask(self, question: Any, seconds: float) -> Any:
-        """The answer to `question`.
+        """The answer to `question`, which may take `seconds` of processor time.
 
         Raises:
-            ForkLost: no answer within `seconds`, or the copy was killed.
+            ForkLost: it took more (or WALL_FACTOR times as long by the clock), or the copy was killed.
             RuntimeError: `answer` raised, with its traceback: a mistake of ours.
         """
         try:
-            self._here.send_bytes(json.dumps(question).encode())
-            if not self._here.poll(seconds):
-                raise ForkLost(f"no answer within {seconds:g} s")
+            self._here.send_bytes(json.dumps([seconds, question]).encode())
+            if not self._here.poll(WALL_FACTOR * seconds):
+                raise ForkLost(f"no answer within {WALL_FACTOR * seconds:g} s by the clock")
             reply = json.loads(self._here.recv_bytes(ANSWER_BYTES))
         except (OSError, EOFError) as error:
             raise ForkLost("ended before it answered") from error
         if "error" in reply:
             raise RuntimeError(f"the copy failed:\n{reply['error']}")
+        self.seconds += reply["seconds"]
         return reply["answer"]
 
     def end(self) -> None:
@@ -140,7 +149,8 @@ def _serve_fork(answer: Callable[[Any], Any], channel: Connection) -> None:
         limit_memory()
         close_doors()
         while True:
-            question = json.loads(channel.recv_bytes())
+            seconds, question = json.loads(channel.recv_bytes())
+            limit_processor_time(seconds)
             channel.send_bytes(_reply(answer, question, channel))
     except (EOFError, OSError, MemoryError):
         os._exit(0)
@@ -149,8 +159,10 @@ def _serve_fork(answer: Callable[[Any], Any], channel: Connection) -> None:
 
 
 def _reply(answer: Callable[[Any], Any], question: Any, channel: Connection) -> bytes:
+    started = time.process_time()
     try:
-        return json.dumps({"answer": answer(question)}).encode()
+        given = answer(question)
+        return json.dumps({"answer": given, "seconds": time.process_time() - started}).encode()
     except MemoryError:
         raise
     except Exception:  # a mistake of ours: the original raises it, and the copy ends

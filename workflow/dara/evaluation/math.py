@@ -8,9 +8,8 @@ within it.
 
 from __future__ import annotations
 
-import contextlib
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -103,9 +102,7 @@ def _load_math_verify() -> Any:
     import math_verify
 
     def parse(text: str) -> list[Any]:
-        with _processor_time(STEP_SECONDS):
-            return math_verify.parse(text, parsing_timeout=None)
-        return []
+        return _within(STEP_SECONDS, lambda: math_verify.parse(text, parsing_timeout=None), otherwise=[])
 
     @lru_cache(maxsize=4096)
     def parsed_gold(answer: str) -> list[Any]:
@@ -115,30 +112,36 @@ def _load_math_verify() -> Any:
     @lru_cache(maxsize=2048)  # a small model repeats itself from checkpoint to checkpoint
     def verify(response: str, answer: str) -> bool:
         gold, target = parsed_gold(answer), parse(response)
-        with _processor_time(STEP_SECONDS):
-            # The gold answer goes first: the comparison is not symmetric.
-            return math_verify.verify(gold, target, timeout_seconds=None)
-        return False
+        # The gold answer goes first: the comparison is not symmetric.
+        return _within(STEP_SECONDS, lambda: math_verify.verify(gold, target, timeout_seconds=None), otherwise=False)
 
     return verify
 
 
-@contextlib.contextmanager
-def _processor_time(seconds: float) -> Iterator[None]:
-    """Ends what stands inside by math-verify's own exception whenever it has used `seconds` more of processor time.
+def _within(seconds: float, work: Callable[[], Any], otherwise: Any) -> Any:
+    """What `work` returns, which is interrupted by math-verify's own exception whenever it has used `seconds` more of
+    processor time; `otherwise` where that ends it.
 
-    math-verify takes that as a failure of its step and goes on; where it does not catch it, it ends the block.
+    math-verify takes the exception as a failure of its step and goes on, or lets it through. Whenever the signal comes,
+    nothing leaves this function by an exception of it.
     """
     from math_verify.errors import TimeoutException
 
-    def end(*_: object) -> None:
-        raise TimeoutException
+    working = True
 
-    before = signal.signal(signal.SIGPROF, end)
-    signal.setitimer(signal.ITIMER_PROF, seconds, seconds)
+    def interrupt(*_: object) -> None:
+        if working:
+            raise TimeoutException
+
+    before = signal.signal(signal.SIGPROF, interrupt)
     try:
-        with contextlib.suppress(TimeoutException):
-            yield
+        try:
+            signal.setitimer(signal.ITIMER_PROF, seconds, seconds)
+            return work()
+        finally:
+            working = False
+    except TimeoutException:
+        return otherwise
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
@@ -190,14 +193,6 @@ def summarise(frame: pd.DataFrame, benchmark: str) -> dict[str, Metric]:
             if (frame["category"] == name).any():
                 metrics[f"{metric}/{name}"] = plain_metric(frame[frame["category"] == name], column)
     return metrics
-
-
-def lone_acceptances(frame: pd.DataFrame) -> pd.DataFrame:
-    """How many responses only one grade accepts: a row a set (and "all"), the columns of LONE and `responses`."""
-    marks = frame[["category"]].assign(responses=1, **_accepted_by_one(frame))
-    counts = marks.groupby("category", sort=False).sum()
-    counts.loc["all"] = counts.sum()
-    return counts
 
 
 def _accepted_by_one(frame: pd.DataFrame) -> dict[str, pd.Series]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol
 
-from dara.evaluation.bfcl_calls import decode_calls
+from dara.evaluation.bfcl_calls import decode_output
 from dara.evaluation.records import Response, Stopped
 
 Prompt = str | list[dict[str, str]]
@@ -26,6 +26,9 @@ class Executor(Protocol):
 
     def execute(self, case_id: str, calls: list[dict[str, Any]]) -> list[str]:
         """What each call returned, in order; a failed call returns a text that says so."""
+
+    def lost(self, case_id: str) -> int:
+        """How many calls of a case got no answer."""
 
     def forget(self, case_id: str) -> None:
         """Drop the state of a case."""
@@ -67,7 +70,7 @@ def dialogue(
             outputs.append(response)
             steps.append(response.text)
             history.append({"role": "assistant", "content": response.text})
-            calls = decode_calls(response.text)
+            calls = decode_output(response.text)
             if not calls:
                 break
             results = executor.execute(case_id, calls)
@@ -80,10 +83,11 @@ def dialogue(
         done.append(tuple(steps))
         if stopped is not None:
             break
+    lost = executor.lost(case_id)
     executor.forget(case_id)
     n_tokens = sum(response.n_tokens for response in outputs)
     finished = stopped != "context_overflow" and all(response.finished for response in outputs)
-    return Response("", n_tokens, finished, tuple(done), stopped)
+    return Response("", n_tokens, finished, tuple(done), stopped, lost)
 
 
 def _call_text(call: dict[str, Any]) -> str:

@@ -61,6 +61,7 @@ class Response:
 
     In a dialogue of several turns `turns` has the outputs of each turn, one a step; then `text` is empty, `n_tokens`
     is their sum, and `finished` says that all of them ended by themselves. `stopped`: why the model got no further.
+    `lost_calls`: its tool calls that got no answer, because they took too long or too much memory.
     """
 
     text: str
@@ -68,6 +69,7 @@ class Response:
     finished: bool
     turns: tuple[tuple[str, ...], ...] | None = None
     stopped: Stopped | None = None
+    lost_calls: int = 0
 
     @property
     def outputs(self) -> list[str]:
@@ -147,6 +149,8 @@ def response_line(case: str, sample: int, answer: Response) -> str:
         row["turns"] = answer.turns
     if answer.stopped is not None:
         row["stopped"] = answer.stopped
+    if answer.lost_calls:
+        row["lost_calls"] = answer.lost_calls
     return json.dumps(row) + "\n"
 
 
@@ -165,7 +169,10 @@ def parse_response(path: Path, number: int, line: str) -> Row:
         turns = tuple(tuple(turn) for turn in turns)
     if stopped is not None and stopped not in get_args(Stopped):
         raise ValueError(f"{path}, row {number}: stopped must be one of {get_args(Stopped)}, not {stopped!r:.100}")
-    answer = Response(row["response"], row["n_tokens"], row["finished"], turns, stopped)
+    lost = row.get("lost_calls", 0)
+    if type(lost) is not int or lost < 0:
+        raise ValueError(f"{path}, row {number}: lost_calls must be a number of calls, 0 or more, not {lost!r:.100}")
+    answer = Response(row["response"], row["n_tokens"], row["finished"], turns, stopped, lost)
     return Row(row["case"], row["sample"], answer)
 
 

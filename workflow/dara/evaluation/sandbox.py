@@ -4,7 +4,8 @@ Model text is hostile: it can make a grader loop, recurse or fill the memory. So
 be killed. What it costs is that response only (outcome `timeout`); the worker starts again and goes on with the next
 one. An exception in a scorer is a mistake of ours and is raised here: it never counts as a wrong answer.
 The worker has no network where the kernel allows that, an empty working directory, none of this process's environment
-but what finds its libraries, and limits on memory and processor time.
+but what finds its libraries, and limits on memory and processor time. Time is the processor's, so that a busy machine
+changes no score; the clock only ends what waits.
 """
 
 from __future__ import annotations
@@ -26,13 +27,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from dara.evaluation.isolation import ForkLost, Network, leave_network, limit_memory, limit_processor_time
+from dara.evaluation.isolation import (
+    WALL_FACTOR,
+    ForkLost,
+    Network,
+    leave_network,
+    limit_memory,
+    limit_processor_time,
+)
 
 logger = logging.getLogger(__name__)
 
 Scores = dict[str, int | float]
 
-BATCH_ITEMS = 64
+# What goes to a worker at once, at most (but one item in any case); also what a kill can cost.
+BATCH_ITEMS = 16
 BATCH_CHARACTERS = 4_000_000
 START_SECONDS = 120.0
 # What a worker keeps of the environment: how programs and libraries are found, and the encoding of text.
@@ -56,7 +65,7 @@ class ScorerSpec:
             function that takes an item and yields parts of its scores (so that a part is kept when a later one hangs).
             It raises if a known answer does not get its known score.
         settings: keyword arguments of the factory (JSON values).
-        seconds: time limit for each item, in seconds of wall clock.
+        seconds: limit for each item, in seconds of processor time; by the clock WALL_FACTOR times as long.
         python_path: further directories to import from.
     """
 
@@ -81,6 +90,7 @@ class Sandbox:
         self._spec = spec
         self._directory = tempfile.TemporaryDirectory(prefix="dara-scoring-")
         self._worker: Worker | None = None
+        self._lock = threading.Lock()  # one thread may close what another one is about to start
         self._closed = False
         self._partial: Scores = {}  # parts of the item that is being scored
 
@@ -88,17 +98,19 @@ class Sandbox:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._closed = True
-        if self._worker is not None:
-            self._worker.end()
-        self._directory.cleanup()
+        with self._lock:
+            self._closed = True
+            if self._worker is not None:
+                self._worker.end()
+            self._directory.cleanup()
 
     def start(self) -> Network:
         """Start the worker, if it does not run. Returns whether it can reach a network."""
-        if self._closed:
-            raise SandboxError("the scoring worker is closed")
-        self._worker = self._worker or Worker(self._spec, Path(self._directory.name))
-        return self._worker.network
+        with self._lock:
+            if self._closed:
+                raise SandboxError("the scoring worker is closed")
+            worker = self._worker = self._worker or Worker(self._spec, Path(self._directory.name))
+        return worker.wait_until_ready()
 
     def score(self, items: Sequence[dict[str, Any]], names: Sequence[int] | None = None) -> list[Outcome]:
         """Outcomes of `items`, in their order. `names`: what they are called in messages; by default 0, 1, ...
@@ -122,7 +134,9 @@ class Sandbox:
         finished = self._run([item], [name])
         if finished:
             return finished[0]
-        logger.warning("response %d did not score within %g s, twice: counted as wrong", name, self._spec.seconds)
+        logger.warning(
+            "response %d did not score within %g s of processor time, twice: counted as wrong", name, self._spec.seconds
+        )
         return Outcome(self._partial, "timeout")
 
     def _run(self, batch: Sequence[dict[str, Any]], names: Sequence[int]) -> list[Outcome]:
@@ -131,7 +145,7 @@ class Sandbox:
         worker = self._worker
         worker.send(list(batch))
         outcomes: list[Outcome] = []
-        deadline = time.monotonic() + self._spec.seconds
+        deadline = time.monotonic() + WALL_FACTOR * self._spec.seconds
         self._partial = {}
         while len(outcomes) < len(batch):
             message = worker.receive(deadline)
@@ -146,19 +160,16 @@ class Sandbox:
             if "done" in message:
                 outcomes.append(Outcome(self._partial, "ok"))
                 self._partial = {}
-                deadline = time.monotonic() + self._spec.seconds
+                deadline = time.monotonic() + WALL_FACTOR * self._spec.seconds
         return outcomes
 
 
 class Worker:
-    """A started worker process: batches go in as JSON lines, messages come out as JSON lines.
-
-    Attributes:
-        network: whether the worker can reach one.
-    """
+    """A worker process that starts: batches go in as JSON lines, messages come out as JSON lines."""
 
     def __init__(self, spec: ScorerSpec, directory: Path) -> None:
-        self._log = directory / "worker.log"
+        self._spec, self._log = spec, directory / "worker.log"
+        self._network: Network | None = None
         working = directory / "working"
         working.mkdir(exist_ok=True)
         with self._log.open("wb") as log:
@@ -174,11 +185,16 @@ class Worker:
         self._messages: queue.Queue[bytes | None] = queue.Queue()
         threading.Thread(target=_pump, args=(self._process.stdout, self._messages), daemon=True).start()
         self.send({"factory": spec.factory, "settings": spec.settings, "seconds": spec.seconds})
-        ready = self.receive(time.monotonic() + START_SECONDS)
-        if ready is None:
-            reason = self.end() or f"it is not ready within {START_SECONDS:g} s, or was killed"
-            raise SandboxError(f"the scoring worker with {spec.factory} does not start:\n{reason}")
-        self.network: Network = ready["network"]
+
+    def wait_until_ready(self) -> Network:
+        """Whether it can reach a network, as soon as it has started. Raises SandboxError when it does not start."""
+        if self._network is None:
+            ready = self.receive(time.monotonic() + START_SECONDS)
+            if ready is None:
+                reason = self.end() or f"it is not ready within {START_SECONDS:g} s, or was killed"
+                raise SandboxError(f"the scoring worker with {self._spec.factory} does not start:\n{reason}")
+            self._network = ready["network"]
+        return self._network
 
     def send(self, content: Any) -> None:
         # The worker reads the whole line before it starts to score, so this cannot wait for a hanging scorer.
@@ -194,6 +210,7 @@ class Worker:
         except queue.Empty:
             return None
         if line is None:
+            self._messages.put(None)  # the end stays the end, whoever asks next
             self._process.wait()  # its exit status says why
             return None
         return json.loads(line)
@@ -228,10 +245,19 @@ def _batch_length(items: Sequence[dict[str, Any]], start: int) -> int:
     """How many items from `start` on go to the worker at once: at least one, of a bounded size together."""
     characters = 0
     for count, item in enumerate(items[start : start + BATCH_ITEMS]):
-        characters += sum(len(value) for value in item.values() if isinstance(value, str))
+        characters += _characters(item)
         if count and characters > BATCH_CHARACTERS:
             return count
     return min(BATCH_ITEMS, len(items) - start)
+
+
+def _characters(value: Any) -> int:
+    """The characters of all texts in a value of JSON."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(len(key) + _characters(inner) for key, inner in value.items())
+    return sum(map(_characters, value)) if isinstance(value, list | tuple) else 0
 
 
 def _pump(stream: IO[bytes], messages: queue.Queue[bytes | None]) -> None:

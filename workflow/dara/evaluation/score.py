@@ -1,8 +1,11 @@
 """Scores of generated responses, one CSV file a checkpoint, and the metrics that they make.
 
-A benchmark is a module with these names: FACTORY (of its scorer, see `sandbox`), SCORER (the graders and their
-versions), COLUMNS, case_files, load_cases, score_row, summarise; and where they differ from the usual, scorer_item and
-scorer_settings.
+A benchmark is a module with these names:
+* case_files, load_cases and prompt: its cases, and what a model is asked first; VERSIONS, where code makes the prompts
+  of those files: what makes them;
+* programs and tools_identity, where a case asks for several outputs: what it asks for, and what executes its tools;
+* FACTORY (of its scorer, see `sandbox`), SCORER (the graders and their versions), COLUMNS, score_row and summarise; and
+  where they differ from the usual, scorer_item and scorer_settings.
 """
 
 from __future__ import annotations
@@ -104,7 +107,7 @@ def _drop_other_record(path: Path, scorer: Mapping[str, Any]) -> None:
 def _scorer(benchmark: Benchmark, spec: ScorerSpec, pool: ScoringPool) -> dict[str, Any]:
     """What makes the scores, in values of JSON."""
     return {
-        "schema": 1,
+        "schema": 2,  # since 2 `seconds` are of processor time
         "benchmark": benchmark.name,
         "scorer": BENCHMARKS[benchmark.name].SCORER,
         "settings": spec.settings,

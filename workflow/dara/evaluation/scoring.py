@@ -17,13 +17,11 @@ from types import TracebackType
 from typing import Any
 
 from dara.evaluation.isolation import Network
-from dara.evaluation.sandbox import Outcome, Sandbox, ScorerSpec
+from dara.evaluation.sandbox import BATCH_ITEMS, Outcome, Sandbox, ScorerSpec
 
 logger = logging.getLogger(__name__)
 
 Item = dict[str, Any]
-
-CHUNK = 16  # responses that go to a worker at once; what a kill can cost
 
 
 def cores() -> int:
@@ -70,7 +68,8 @@ class ScoringPool:
                 free.put(sandbox)
 
         with ThreadPoolExecutor(len(self._sandboxes)) as threads:
-            chunks = [threads.submit(work, keys[start : start + CHUNK]) for start in range(0, len(keys), CHUNK)]
+            starts = range(0, len(keys), BATCH_ITEMS)
+            chunks = [threads.submit(work, keys[start : start + BATCH_ITEMS]) for start in starts]
             finished = False
             try:
                 for chunk in as_completed(chunks):
@@ -127,7 +126,11 @@ class Journal:
 
 
 def _read(path: Path, first: str) -> dict[int, Outcome] | None:
-    """The outcomes in the whole lines of `path`, whose unfinished last line is cut off; None if it is another's."""
+    """The outcomes in the whole lines of `path`, whose unfinished last line is cut off; None if it is another's.
+
+    Raises:
+        ValueError: a whole line is wrong, which no kill can cause; names file and row (from 1).
+    """
     if not path.is_file():
         return None
     content = path.read_bytes()
@@ -135,9 +138,22 @@ def _read(path: Path, first: str) -> dict[int, Outcome] | None:
     if len(whole) < len(content):
         with path.open("r+b") as stream:
             stream.truncate(len(whole))
-    lines = whole.decode("utf-8").split("\n")[:-1]
-    if not lines or lines[0] != first:
+    lines = whole.split(b"\n")[:-1]
+    if not lines or lines[0] != first.encode():
         logger.info("%s: scores of other responses, or by another scorer; made again", path.parent)
         return None
-    rows = map(json.loads, lines[1:])
-    return {row["response"]: Outcome(row["scores"], row["outcome"]) for row in rows}
+    return dict(_parse(path, number, line) for number, line in enumerate(lines[1:], 2))
+
+
+def _parse(path: Path, number: int, line: bytes) -> tuple[int, Outcome]:
+    """A response's number and what it scored, from a line of the journal."""
+    try:
+        row = json.loads(line)
+        if type(row["response"]) is int and isinstance(row["scores"], dict) and row["outcome"] in ("ok", "timeout"):
+            return row["response"], Outcome(row["scores"], row["outcome"])
+    except (ValueError, TypeError, LookupError):
+        pass
+    raise ValueError(
+        f"{path}, row {number}: must be an object with response, scores and outcome; it is {line[:100]!r}; delete the "
+        "file, and all responses of this checkpoint are scored again"
+    )
