@@ -22,7 +22,10 @@ class FakeChatSampler:
     def render(self, messages: list[dict[str, str]]) -> str:
         return messages[-1]["content"]
 
-    def session(self, sampling: object, max_context: int | None) -> "FakeChatSampler":
+    def use(self, checkpoint_dir: Path) -> None:
+        """Every checkpoint says the same."""
+
+    def session(self, sampling: object, max_context: int | None, tell: object = None) -> "FakeChatSampler":
         return self
 
     def submit(self, key: object, prompt: str, seed: int) -> None:

@@ -40,20 +40,25 @@ def write_checkpoints(folder: Path, steps: Sequence[int]) -> dict[int, Path]:
 
 
 class FakeSampler:
-    """Says `answer(prompt)` to each prompt, and counts how often it was asked."""
+    """Says `answer(prompt)` to each prompt, counts how often it was asked, and keeps what it was told to use."""
 
     def __init__(self, answer: Callable[[str], str], identity: str = "fake", n_tokens: int = 20) -> None:
         self.identity = {"sampler": identity}
         self.calls = 0
+        self.used: list[str] = []  # names of the checkpoints' directories
+        self.closed = 0
         self._answer, self._n_tokens = answer, n_tokens
 
     def __call__(self, checkpoint_dir: Path, batch_size: int) -> "FakeSampler":
         """As a factory it is its own product."""
         return self
 
+    def use(self, checkpoint_dir: Path) -> None:
+        self.used.append(checkpoint_dir.name)
+
     def generate(self, prompts: Sequence[str], samples: int, sampling: Sampling, seed: int) -> list[list[Response]]:
         self.calls += 1
         return [[Response(self._answer(prompt), self._n_tokens, True)] * samples for prompt in prompts]
 
     def close(self) -> None:
-        """Nothing is held."""
+        self.closed += 1

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +19,7 @@ import dara.evaluation.generate as generate
 from bfcl_v4_fakes import OracleSampler, ScriptedSampler, benchmark, real_cases
 from dara.config import Benchmark
 from dara.data.hub import Fetch
-from dara.evaluation import bfcl_v4
+from dara.evaluation import bfcl_v4, progress
 from dara.evaluation.bfcl_groups import CATEGORIES
 from dara.evaluation.generate import generate_checkpoints
 from dara.evaluation.oracle import oracle_response
@@ -60,7 +61,7 @@ def test_every_case_is_asked_and_kept_in_the_order_of_the_cases(tmp_path: Path) 
     assert set(turns["multi_turn_base_0"]) == {(SAID,)}
     assert not partial_path(path).exists()
     identity = json.loads(identity_path(path.parent.parent, "bfcl_v4").read_text())
-    assert identity["versions"] == {"bfcl-eval": "2026.3.23", "prompt": 1, "tools": 2}
+    assert identity["versions"] == {"bfcl-eval": "2026.3.23", "prompt": 1}
     assert (identity["max_steps"], identity["limit"], identity["max_context"]) == (20, CASES, None)
     assert len(identity["cases"]) == 36
 
@@ -142,6 +143,29 @@ def test_gold_answers_go_through_the_dialogues_as_they_are(tmp_path: Path, monke
     path = run(tmp_path, OracleSampler(cases), limit=42)
     for row, case in zip(read_responses(path, cases, 1), cases, strict=True):
         assert row.response == oracle_response(case)
+
+
+def test_long_outputs_show_what_was_made_before_anything_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)
+    caplog.set_level("INFO", "dara.evaluation.generate")
+
+    class Slow(ScriptedSampler):
+        def session(
+            self, sampling: object, max_context: int | None, tell: Callable[[int, int], None]
+        ) -> ScriptedSampler:
+            self._tell = tell
+            return super().session(sampling, max_context)
+
+        def poll(self) -> list:
+            self._tell(1500, 0)
+            return super().poll()
+
+    run(tmp_path, Slow(lambda prompt, n: SAID))
+    assert caplog.messages[0] == (
+        "run, bfcl_v4: step 0 (1 of 1): [                    ] 0%, 0 of 14, 0 outputs and 1,500 tokens in 0 s"
+    )
 
 
 def test_several_samples_of_a_dialogue_are_an_error(tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from bfcl_v4_fakes import benchmark
 from dara.config import Sampling
 from dara.evaluation.records import Response
-from dara.evaluation.samplers import OVERFLOW, SAMPLERS, Sampler, TransformersSampler
+from dara.evaluation.samplers import OVERFLOW, SAMPLERS, Sampler
+from dara.evaluation.transformers_sampler import TransformersSampler
 
 WORDS, POSITIONS = 200, 64
 PAD, END, OTHER_END = 0, 1, 2
@@ -127,10 +128,64 @@ def test_a_response_gets_what_the_context_leaves_but_two_tokens(tmp_path: Path) 
     assert (short["a"].n_tokens, short["b"]) == (12, OVERFLOW)
 
 
+def save_gpt2(folder: Path) -> Path:
+    """A small GPT-2, whose positions are learned: there is none behind the last."""
+    save_checkpoint(folder)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = GPT2Config(
+            vocab_size=WORDS + 5, n_positions=POSITIONS, n_embd=32, n_layer=1, n_head=2, eos_token_id=END,
+            bos_token_id=None, initializer_range=0.5,
+        )  # fmt: skip
+        GPT2LMHeadModel(config).save_pretrained(folder)
+    return folder
+
+
+def test_a_short_prompt_gets_its_room_beside_a_long_one_where_positions_are_learned(tmp_path: Path) -> None:
+    folder = save_gpt2(tmp_path)
+    long = Sampling(temperature=1.0, top_p=1.0, max_response_tokens=1000)
+    prompts = {str(length): (" ".join(["w1"] * length), length) for length in (1, 30, 50, 61)}
+    together = answers(TransformersSampler(folder, 4), prompts, long)
+    alone = {key: answers(TransformersSampler(folder, 1), {key: one}, long)[key] for key, one in prompts.items()}
+    assert together == alone
+    unfinished = {key: said.n_tokens for key, said in together.items() if not said.finished}
+    assert unfinished
+    assert all(n_tokens == POSITIONS - 2 - int(key) for key, n_tokens in unfinished.items())
+
+
+def test_a_batch_ends_where_no_row_has_room(tmp_path: Path) -> None:
+    """Also when the row with the most room has ended by itself: the others are not computed to its end."""
+    told = []
+    sampler = TransformersSampler(save_checkpoint(tmp_path, {12: 40.0}), 2)
+    session = sampler.session(
+        Sampling(temperature=1.0, top_p=1.0, max_response_tokens=1000), None, lambda *made: told.append(made)
+    )
+    session.submit("short", "w1", 0)
+    session.submit("long", " ".join(["w1"] * 50), 0)
+    assert {key: response.n_tokens for key, response in session.poll()} == {"short": 61, "long": 12}
+    assert told == [(2, 0)] * 12 + [(1, 0)] * 49 + [(0, 2)]  # while the batch is made, token by token
+    ends = TransformersSampler(save_checkpoint(tmp_path / "ends", {END: 40.0}), 2)
+    told.clear()
+    session = ends.session(FREE, None, lambda *made: told.append(made))
+    session.submit("a", "w1", 0)
+    session.poll()
+    assert told == [(1, 0), (0, 1)]
+
+
+def test_a_sampler_draws_from_the_checkpoint_that_it_is_told_to_use(checkpoint: Path, tmp_path: Path) -> None:
+    other = save_checkpoint(tmp_path, {12: 40.0}, template="{{ 'other ' }}")
+    sampler = TransformersSampler(checkpoint, 2)
+    first = answers(sampler, {"a": ("w1", 0)})
+    sampler.use(other)
+    assert answers(sampler, {"a": ("w1", 0)})["a"].text == " ".join(["w7"] * 6)
+    assert sampler.render([{"role": "user", "content": "w1"}]) == "other "
+    sampler.use(checkpoint)
+    assert answers(sampler, {"a": ("w1", 0)}) == first
+
+
 def test_messages_are_rendered_with_the_checkpoints_template(checkpoint: Path, tmp_path: Path) -> None:
     sampler = TransformersSampler(checkpoint, 1)
     assert sampler.render([{"role": "user", "content": "w1"}]) == "user w1 assistant "
-    assert sampler.count_tokens("user w1 assistant ") == 3
     without = TransformersSampler(save_checkpoint(tmp_path, template=None), 1)
     with pytest.raises(ValueError, match="the tokenizer has no chat template, which this benchmark needs"):
         without.render([{"role": "user", "content": "w1"}])
@@ -163,6 +218,13 @@ def test_vllm_samples_request_by_request(checkpoint: Path, tmp_path: Path) -> No
         == sampler.generate(["w1", "w2 w3"], 2, FREE, seed=3)
         != sampler.generate(["w1", "w2 w3"], 2, FREE, seed=4)
     )
+    told = []
+    session = sampler.session(FREE, None, lambda *made: told.append(made))
+    session.submit("a", "w1", 0)
+    session.submit("b", "w2 w3", 1)
+    said = dict(session.poll() + session.poll())
+    assert [sum(column) for column in zip(*told, strict=True)] == [sum(one.n_tokens for one in said.values()), 2]
+    assert len(told) > 2
     assert sampler.identity["sampler"] == "vllm"
     assert sampler.identity["max_num_seqs"] == 4
     assert "0." in sampler.identity["vllm"]
@@ -177,6 +239,113 @@ def test_vllm_samples_request_by_request(checkpoint: Path, tmp_path: Path) -> No
         assert set(words) <= {"w7"}
         assert response.n_tokens == len(words) + response.finished
     ends.close()
+
+
+def save_model(folder: Path, seed: int, family: str = "Llama", tied: bool = False, layers: int = 2) -> Path:
+    """A random model with weights of its own, and positions for prompts of several blocks of vLLM's cache (128)."""
+    import transformers
+
+    save_checkpoint(folder)
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        config = getattr(transformers, f"{family}Config")(
+            vocab_size=WORDS + 5, hidden_size=64, num_hidden_layers=layers, num_attention_heads=2,
+            num_key_value_heads=2, intermediate_size=128, max_position_embeddings=512, tie_word_embeddings=tied,
+            pad_token_id=PAD, eos_token_id=[END, OTHER_END], bos_token_id=None, initializer_range=0.5,
+        )  # fmt: skip
+        model = getattr(transformers, f"{family}ForCausalLM")(config)
+        for name, weight in model.named_parameters():
+            if name.endswith("bias") or "norm" in name:
+                weight.add_(torch.randn(weight.shape))
+        model.save_pretrained(folder)
+    return folder
+
+
+def probabilities(sampler: Sampler) -> tuple[list, list[int]]:
+    """Greedy tokens with the log-probabilities of the five likeliest, and how many tokens of each came from the cache.
+
+    The prompts have their first 300 tokens in common, so that keys and values are taken from the cache.
+    """
+    from vllm import SamplingParams
+
+    common = [7 * i % WORDS + 5 for i in range(300)]
+    parameters = SamplingParams(temperature=0, max_tokens=8, logprobs=5, ignore_eos=True)
+    prompts = [{"prompt_token_ids": [*common, *range(10, 10 + more)]} for more in (1, 5, 9)]
+    outputs = sampler.engine.generate(prompts, parameters, use_tqdm=False)
+    said = [
+        [sorted((token, place.logprob) for token, place in step.items()) for step in output.outputs[0].logprobs]
+        for output in outputs
+    ]
+    return said, [output.num_cached_tokens for output in outputs]
+
+
+@pytest.mark.openrlhf
+@pytest.mark.parametrize(("family", "tied"), [("Llama", False), ("Llama", True), ("Qwen2", True)])
+def test_a_vllm_engine_that_took_over_weights_says_what_a_fresh_one_says(
+    family: str, tied: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from dara.evaluation.vllm_sampler import VllmSampler
+
+    caplog.set_level("INFO", "dara")
+    first, second = (save_model(tmp_path / str(seed), seed, family, tied) for seed in (1, 2))
+    prompt = " ".join(f"w{7 * i % WORDS}" for i in range(300))
+    requests = {f"{i}": (f"{prompt} w{i}", i) for i in range(6)}
+
+    def everything(sampler: VllmSampler) -> tuple[list, dict[str, Response]]:
+        # transformers reads every tokenizer beside a Qwen2 as Qwen's own.
+        return probabilities(sampler)[0], answers(sampler, requests) if family == "Llama" else {}
+
+    sampler = VllmSampler(first, 4)
+    before = everything(sampler)
+    assert probabilities(sampler)[1] == [256] * 3  # what is cached must not outlive the weights that it was made by
+    engine = sampler.engine
+    sampler.use(second)
+    after = everything(sampler)
+    sampler.use(first)
+    back = everything(sampler)
+    assert sampler.engine is engine
+    ours = [record.message for record in caplog.records if record.name == "dara.evaluation.vllm_sampler"]
+    assert [message.split(" ")[1] for message in ours] == ["starts", "started", "took", "took"]
+    sampler.close()
+    fresh = VllmSampler(second, 4)
+    assert after == everything(fresh)
+    fresh.close()
+    assert back == before
+    assert before[0] != after[0]
+    assert family == "Qwen2" or before[1] != after[1]
+
+
+@pytest.mark.openrlhf
+def test_a_vllm_engine_starts_anew_for_another_form(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from dara.evaluation.vllm_sampler import VllmSampler
+
+    caplog.set_level("INFO", "dara")
+    small, large = save_model(tmp_path / "small", 1), save_model(tmp_path / "large", 2, layers=3)
+    requests = {f"{i}": ("w1 w2 w3", i) for i in range(3)}
+    sampler = VllmSampler(small, 4)
+    answers(sampler, requests)
+    sampler.use(large)
+    assert f"{large} has another form than {small}: vLLM starts anew" in caplog.messages
+    after = answers(sampler, requests)
+    sampler.close()
+    fresh = VllmSampler(large, 4)
+    assert after == answers(fresh, requests)
+    fresh.close()
+
+
+def test_the_form_of_a_checkpoint_is_its_settings_and_the_shapes_of_its_weights(tmp_path: Path) -> None:
+    from dara.evaluation.vllm_sampler import _form
+
+    first, second = (save_model(tmp_path / str(seed), seed) for seed in (1, 2))
+    assert _form(first) == _form(second)
+    assert _form(first)["weight lm_head.weight"] == ("F32", [WORDS + 5, 64])
+    for name in ("config.json", "tokenizer.json", "generation_config.json"):
+        content = (second / name).read_text()
+        (second / name).write_text(content + " ")
+        assert _form(first) != _form(second)
+        (second / name).write_text(content)
+    LlamaForCausalLM.from_pretrained(second, dtype=torch.bfloat16).save_pretrained(second)
+    assert _form(first)["weight lm_head.weight"] != _form(second)["weight lm_head.weight"]
 
 
 def test_vllm_that_is_not_installed_says_what_to_use(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:

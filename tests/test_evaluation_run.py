@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dara.evaluation.generate import Part, _checksums, gather, generate_checkpoints
+from dara.evaluation.generate import Part, gather, generate_checkpoints
+from dara.evaluation.identity import checksums, differences, response_identity
+from dara.evaluation.partial import partial_path
 from dara.evaluation.score import read_scores, responses_path, score_checkpoints, scores_path, summarise
 from evaluation_fakes import FakeSampler, benchmark, write_cases, write_checkpoints
 
@@ -17,10 +19,9 @@ def test_right_answers_score_one_and_wrong_ones_zero(name: str, average: str, tm
     answers = write_cases(name, cases)
     spec = benchmark(name, samples=2)
     checkpoints = write_checkpoints(tmp_path, [10, 20])
-    samplers = {10: FakeSampler(lambda prompt: "nothing"), 20: FakeSampler(answers.__getitem__)}
-    generate_checkpoints(
-        checkpoints, spec, cases, out, make_sampler=lambda path, _: samplers[int(path.name.removeprefix("step_"))]
-    )
+    sampler = FakeSampler(lambda prompt: answers[prompt] if sampler.used[-1] == "step_20" else "nothing")
+    generate_checkpoints(checkpoints, spec, cases, out, make_sampler=sampler)
+    assert (sampler.used, sampler.closed) == (["step_10", "step_20"], 1)  # one for all, closed at the end
     score_checkpoints(out, [10, 20], spec, cases)
     nothing, right = (read_scores(scores_path(out, step, name), name) for step in (10, 20))
     assert len(right) == 48
@@ -126,10 +127,10 @@ def test_finished_responses_of_another_identity_are_an_error(tmp_path: Path) -> 
     assert identity["sampler"] == {"sampler": "fake"}
     assert set(identity["cases"]) == {"problems.jsonl"}
     assert set(identity["checkpoints"]["10"]) == {"model.safetensors"}
-    with pytest.raises(ValueError, match=r"made with another seed; delete .*run"):
+    with pytest.raises(ValueError, match=r"made with another seed \(0 there, 1 here\); delete .*run"):
         generate_checkpoints(checkpoints, benchmark("laptop_math", seed=1), cases, out, make_sampler=sampler)
     (checkpoints[10] / "model.safetensors").write_bytes(b"trained again")
-    with pytest.raises(ValueError, match="made with another checkpoints"):
+    with pytest.raises(ValueError, match=r"made with another checkpoints\.10\.model\.safetensors"):
         generate_checkpoints(checkpoints, benchmark("laptop_math"), cases, out, make_sampler=sampler)
 
 
@@ -207,6 +208,122 @@ def test_jobs_that_share_the_checkpoints_make_what_one_job_makes(tmp_path):
         assert (shared / name).read_bytes() == (one / name).read_bytes()
 
 
+def test_a_part_of_another_identity_keeps_what_the_others_have_made(tmp_path):
+    """A node without a visible GPU, or one that was upgraded, must not delete hours of the others."""
+    cases, out = tmp_path / "cases", tmp_path / "run"
+    write_cases("laptop_math", cases)
+    checkpoints, spec = write_checkpoints(tmp_path, [10, 20, 30]), benchmark("laptop_math")
+    made, other = FakeSampler(str.upper, identity="cuda"), FakeSampler(str.lower, identity="cpu")
+    generate_checkpoints(checkpoints, spec, cases, out, make_sampler=made, part=Part(1, 2))
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    work = out / ".laptop_math.identity.unfinished.json"
+    with pytest.raises(ValueError) as error:
+        generate_checkpoints(checkpoints, spec, cases, out, make_sampler=other, part=Part(2, 2))
+    assert str(error.value) == (
+        f"{work}: other parts of this evaluation make responses with another sampler.sampler ('cuda' there, 'cpu' here)"
+        f" (the first: {out}/step_10/laptop_math.jsonl.gz); give all parts the same, or, when none of them runs, delete"
+        f" {work} and {out}/laptop_math.part*.done to make all responses again"
+    )
+    assert other.calls == 0
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    work.unlink()
+    for number in (2, 1):  # as the message says: everything is made again
+        generate_checkpoints(checkpoints, spec, cases, out, make_sampler=other, part=Part(number, 2))
+    gather(list(checkpoints), spec, cases, out)
+    assert other.calls == 3
+    assert json.loads((out / "laptop_math.identity.json").read_text())["sampler"] == {"sampler": "cpu"}
+
+
+def test_a_part_without_a_checkpoint_makes_nothing(tmp_path):
+    cases, out = tmp_path / "cases", tmp_path / "run"
+    write_cases("laptop_math", cases)
+    sampler = FakeSampler(str.upper)
+    checkpoints = write_checkpoints(tmp_path, [10, 20])
+    generate_checkpoints(checkpoints, benchmark("laptop_math"), cases, out, make_sampler=sampler, part=Part(3, 3))
+    assert (sampler.calls, sampler.used, list(out.rglob("*.gz"))) == (0, [], [])
+
+
+def test_a_part_may_make_its_own_responses_again_in_another_way(tmp_path):
+    cases, out = tmp_path / "cases", tmp_path / "run"
+    write_cases("laptop_math", cases)
+    checkpoints, spec = write_checkpoints(tmp_path, [10, 20]), benchmark("laptop_math")
+    for sampler in (FakeSampler(str.upper, identity="cuda"), FakeSampler(str.lower, identity="cpu")):
+        generate_checkpoints(checkpoints, spec, cases, out, make_sampler=sampler, part=Part(1, 2))
+        assert sampler.calls == 1
+
+
+def test_partial_responses_of_another_part_count_as_its_responses(tmp_path):
+    cases, out = tmp_path / "cases", tmp_path / "run"
+    write_cases("laptop_math", cases)
+    checkpoints, spec = write_checkpoints(tmp_path, [10, 20]), benchmark("laptop_math")
+    made, other = FakeSampler(str.upper, identity="cuda"), FakeSampler(str.lower, identity="cpu")
+    generate_checkpoints(checkpoints, spec, cases, out, make_sampler=made, part=Part(1, 2))
+    finished = responses_path(out, 10, "laptop_math")
+    finished.rename(partial_path(finished))
+    with pytest.raises(ValueError, match=r"the first: .*step_10/\.laptop_math\.jsonl\.partial"):
+        generate_checkpoints(checkpoints, spec, cases, out, make_sampler=other, part=Part(2, 2))
+
+
+@pytest.mark.parametrize("part", [None, Part(1, 2)])
+def test_responses_are_not_written_under_an_identity_that_changed_meanwhile(part, tmp_path):
+    cases, out = tmp_path / "cases", tmp_path / "run"
+    write_cases("laptop_math", cases)
+    checkpoints, spec = write_checkpoints(tmp_path, [10, 20]), benchmark("laptop_math")
+    work = out / ".laptop_math.identity.unfinished.json"
+
+    class Overtaken(FakeSampler):
+        def generate(self, *args: object) -> list:
+            work.write_text(work.read_text().replace("cuda", "cpu"))
+            return super().generate(*args)
+
+    sampler = Overtaken(str.upper, identity="cuda")
+    with pytest.raises(ValueError, match=r"begun this evaluation with another sampler.sampler \('cpu' there, 'cuda'"):
+        generate_checkpoints(checkpoints, spec, cases, out, make_sampler=sampler, part=part)
+    assert not list(out.rglob("*.jsonl.gz"))
+
+    class Deleted(FakeSampler):
+        def generate(self, *args: object) -> list:
+            work.unlink()
+            return super().generate(*args)
+
+    with pytest.raises(ValueError, match="was deleted while this job made responses"):
+        generate_checkpoints(checkpoints, spec, cases, out, make_sampler=Deleted(str.upper), part=part)
+    assert not list(out.rglob("*.jsonl.gz"))
+
+
+def test_differences_name_what_stands_where():
+    there = {"seed": 0, "sampler": {"device": "cuda", "vllm": "vllm 1"}, "checkpoints": {"10": {"a": "x" * 64}}}
+    assert differences(there, there) == ""
+    assert differences(there, {**there, "seed": 1, "sampler": {"device": "cpu", "vllm": "vllm 1"}}) == (
+        "sampler.device ('cuda' there, 'cpu' here), seed (0 there, 1 here)"
+    )
+    missing = f"checkpoints.10.a ('{'x' * 39} there, nothing here)"
+    assert differences(there, {**there, "checkpoints": {}}) == missing
+    assert differences(there, {key: number for number, key in enumerate("abcd")}).endswith(", 4 more")
+
+
+def test_what_decides_a_response_besides_the_weights_is_in_the_identity(tmp_path):
+    (checkpoint,) = write_checkpoints(tmp_path, [10]).values()
+    settings = ["added_tokens.json", "chat_template.jinja", "config.json", "generation_config.json", "merges.txt",
+                "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json", "vocab.json"]  # fmt: skip
+    for name in [*settings, "trainer_state.json", "README.md"]:
+        (checkpoint / name).write_text("{}")
+    assert sorted(checksums({10: checkpoint}, benchmark("bfcl_v4"), {})[10]) == sorted(["model.safetensors", *settings])
+    # Cached scores have an identity of weights alone.
+    assert sorted(checksums({10: checkpoint}, benchmark("laptop_math"), {})[10]) == ["model.safetensors"]
+
+
+def test_how_tools_are_kept_in_is_in_the_identity_where_a_benchmark_has_tools(monkeypatch, tmp_path):
+    from dara.evaluation import math
+
+    write_cases("laptop_math", tmp_path)
+    sampler = FakeSampler(str.upper)
+    assert "tools" not in response_identity(benchmark("laptop_math"), tmp_path, {}, sampler)
+    monkeypatch.setattr(math, "tools_identity", lambda: {"network": "reachable"}, raising=False)
+    identity = response_identity(benchmark("laptop_math"), tmp_path, {}, sampler)
+    assert identity["tools"] == {"network": "reachable"}
+
+
 def test_gathering_needs_no_sampler_and_can_be_made_again(tmp_path):
     cases, out = tmp_path / "cases", tmp_path / "run"
     write_cases("laptop_math", cases)
@@ -232,10 +349,10 @@ def test_checksums_that_a_manifest_has_are_not_computed_again(tmp_path):
     spec = benchmark("bfcl_v4")
     for path in checkpoints.values():
         (path / "tokenizer.json").write_text("{}")
-    computed = _checksums(checkpoints, spec, {})
+    computed = checksums(checkpoints, spec, {})
     assert sorted(computed[10]) == ["model.safetensors", "tokenizer.json"]
     known = {10: {"model.safetensors": "0" * 64, "config.json": "1" * 64}}
-    assert _checksums(checkpoints, spec, known) == {
+    assert checksums(checkpoints, spec, known) == {
         10: {"model.safetensors": "0" * 64, "tokenizer.json": computed[10]["tokenizer.json"]},
         20: computed[20],
     }

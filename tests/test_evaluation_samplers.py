@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from dara.config import Sampling
-from dara.evaluation.samplers import TransformersSampler
+from dara.evaluation.transformers_sampler import TransformersSampler
 
 WORDS = 200
 PAD, END = 0, 1

@@ -8,7 +8,6 @@ random numbers, and the cached runs hold what it gave.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,20 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from dara.config import Benchmark
+from dara.evaluation.identity import ONE_STREAM, Claim, response_identity, unfinished_path
+from dara.evaluation.identity import checksums as checkpoint_checksums
 from dara.evaluation.multi_turn import Program, one_request
 from dara.evaluation.partial import PartialResponses, partial_path
 from dara.evaluation.progress import Progress
-from dara.evaluation.records import Case, Response, read_responses, select_cases, sha256_of, write_responses
+from dara.evaluation.records import Case, Response, read_responses, select_cases
 from dara.evaluation.samplers import SAMPLERS, Sampler
 from dara.evaluation.scheduling import run_programs
 from dara.evaluation.score import BENCHMARKS, identity_path, responses_path
 from dara.files import write_atomically
-from dara.locking import HANDOVER_SECONDS, directory_lock
 
 logger = logging.getLogger(__name__)
-
-ONE_STREAM = ("laptop_tools", "laptop_math")
-TOKENIZER_FILES = ("tokenizer*", "*chat_template*", "generation_config.json", "vocab.json", "merges.txt")
 
 
 @dataclass(frozen=True)
@@ -73,52 +70,50 @@ def generate_checkpoints(
         checkpoints: step -> directory of a Hugging Face checkpoint with its tokenizer (step 0: the base model); none
             of a run that diverged before its first.
         cases_dir: directory of the benchmark's cases.
-        make_sampler: (checkpoint directory, batch size) -> sampler; by default the one that the benchmark names.
+        make_sampler: (checkpoint directory, batch size) -> sampler; by default the one that the benchmark names. One
+            serves all checkpoints.
         part: make only the responses of some checkpoints, beside jobs that make the others; `gather` writes the
             identity when all are there.
         checksums: step -> file -> sha256, where a manifest has them: hours of reading, for large models.
 
     Raises:
-        ValueError: a checkpoint is missing, a case is wrong, or finished responses of another identity are in the way.
+        ValueError: a checkpoint is missing, a case is wrong, or responses of another identity are in the way.
     """
     _check_present(checkpoints, out_dir)
     make_sampler = make_sampler or (lambda directory, _: SAMPLERS[benchmark.sampler](directory, benchmark))
-    module = BENCHMARKS[benchmark.name]
-    cases = select_cases(module.load_cases(benchmark.name, cases_dir), benchmark.limit)
-    samplers = {step: make_sampler(checkpoints[step], benchmark.batch_size) for step in sorted(checkpoints)}
+    cases = select_cases(BENCHMARKS[benchmark.name].load_cases(benchmark.name, cases_dir), benchmark.limit)
+    steps = sorted(checkpoints)
     # A run that diverged before its first checkpoint has nothing to generate, but an identity like the others.
-    sampler = next(iter(samplers.values()), None) or make_sampler(out_dir, benchmark.batch_size)
-    identity = _identity(benchmark, cases_dir, _checksums(checkpoints, benchmark, checksums or {}), sampler)
-    # Parts that start together must not take each other's first responses for leftovers.
-    beginning = (
-        directory_lock(out_dir / f".{benchmark.name}.begin", seconds=HANDOVER_SECONDS)
-        if part
-        else contextlib.nullcontext()
-    )
-    with beginning:
-        usable = _begin(out_dir, benchmark.name, identity)
-    if part:
-        samplers = {step: samplers[step] for step in part.of(sorted(samplers))}
+    sampler = make_sampler(checkpoints[steps[0]] if steps else out_dir, benchmark.batch_size)
+    sums = checkpoint_checksums(checkpoints, benchmark, checksums or {})
+    identity = response_identity(benchmark, cases_dir, sums, sampler)
+    own = part.of(steps) if part else steps
+    claim = Claim(out_dir, benchmark.name, identity, own if part else None)
+    with contextlib.closing(sampler):
+        _generate({step: checkpoints[step] for step in own}, benchmark, cases, sampler, claim)
+    if part is None:
+        claim.finish()
+
+
+def _generate(
+    checkpoints: Mapping[int, Path], benchmark: Benchmark, cases: Sequence[Case], sampler: Sampler, claim: Claim
+) -> None:
+    """Responses of these checkpoints, one after the other; those that are there stay."""
+    usable = claim.begin()
     started, made = time.monotonic(), 0
-    for position, (step, sampler) in enumerate(samplers.items(), 1):
-        where = f"{out_dir.name}, {benchmark.name}: step {step} ({position} of {len(samplers)})"
-        path = responses_path(out_dir, step, benchmark.name)
+    for position, (step, directory) in enumerate(checkpoints.items(), 1):
+        where = f"{claim.out_dir.name}, {benchmark.name}: step {step} ({position} of {len(checkpoints)})"
+        path = responses_path(claim.out_dir, step, benchmark.name)
         if usable and _is_complete(path, cases, benchmark.samples):
             logger.info("%s: already there", where)
             continue
-        with contextlib.closing(sampler):
-            if benchmark.name in ONE_STREAM:
-                prompts = [module.prompt(case) for case in cases]
-                responses = sampler.generate(prompts, benchmark.samples, benchmark.sampling, benchmark.seed)
-            else:
-                responses = _by_request(cases, benchmark, sampler, path, where)
-        write_responses(path, cases, responses)
-        partial_path(path).unlink(missing_ok=True)
+        claim.check()
+        sampler.use(directory)
+        make = _in_one_stream if benchmark.name in ONE_STREAM else _by_request
+        claim.write(step, cases, make(cases, benchmark, sampler, path, where))
         made += 1
-        left = (time.monotonic() - started) / made * (len(samplers) - position)
+        left = (time.monotonic() - started) / made * (len(checkpoints) - position)
         logger.info("%s: %d responses, about %.0f s left", where, len(cases) * benchmark.samples, left)
-    if part is None:
-        _work_path(out_dir, benchmark.name).replace(identity_path(out_dir, benchmark.name))
 
 
 def gather(steps: Sequence[int], benchmark: Benchmark, cases_dir: Path, out_dir: Path) -> None:
@@ -129,7 +124,7 @@ def gather(steps: Sequence[int], benchmark: Benchmark, cases_dir: Path, out_dir:
     Raises:
         ValueError: responses are missing; the message names them.
     """
-    final, work = identity_path(out_dir, benchmark.name), _work_path(out_dir, benchmark.name)
+    final, work = identity_path(out_dir, benchmark.name), unfinished_path(out_dir, benchmark.name)
     cases = select_cases(BENCHMARKS[benchmark.name].load_cases(benchmark.name, cases_dir), benchmark.limit)
     paths = [responses_path(out_dir, step, benchmark.name) for step in sorted(steps)]
     missing = [path for path in paths if not _is_complete(path, cases, benchmark.samples)]
@@ -143,6 +138,14 @@ def gather(steps: Sequence[int], benchmark: Benchmark, cases_dir: Path, out_dir:
         write_atomically(final, work.read_bytes())
 
 
+def _in_one_stream(
+    cases: Sequence[Case], benchmark: Benchmark, sampler: Sampler, path: Path, where: str
+) -> list[list[Response]]:
+    """Responses of all cases at once."""
+    prompts = [BENCHMARKS[benchmark.name].prompt(case) for case in cases]
+    return sampler.generate(prompts, benchmark.samples, benchmark.sampling, benchmark.seed)
+
+
 def _by_request(
     cases: Sequence[Case], benchmark: Benchmark, sampler: Sampler, path: Path, where: str
 ) -> list[list[Response]]:
@@ -152,9 +155,9 @@ def _by_request(
     if programs is not None and benchmark.samples != 1:
         raise ValueError(f"benchmark.samples is {benchmark.samples}; {benchmark.name} has one trajectory a case: set 1")
     opened = programs(cases, benchmark.max_steps) if programs else contextlib.nullcontext(_one_prompt(module))
-    session = sampler.session(benchmark.sampling, benchmark.max_context)
     with PartialResponses(partial_path(path)) as work, opened as program:
         progress = Progress(logger, where, len(cases) * benchmark.samples, len(work.done))
+        session = sampler.session(benchmark.sampling, benchmark.max_context, progress.made)
         waiting = (
             ((case.id, sample), lambda case=case: program(case))
             for case in cases
@@ -189,77 +192,6 @@ def _remake_command(out_dir: Path) -> str:
     else:
         made_by = root / "runs" / out_dir.name
     return f"snakemake --force {(made_by / 'manifest.json').as_posix()}"
-
-
-def _identity(
-    benchmark: Benchmark, cases_dir: Path, weights: Mapping[int, Mapping[str, str]], sampler: Sampler
-) -> dict[str, Any]:
-    """What makes the responses, in values of JSON; how they are scored is no part of it."""
-    module = BENCHMARKS[benchmark.name]
-    identity = {
-        "schema": 1,
-        "benchmark": benchmark.name,
-        "samples": benchmark.samples,
-        "sampling": benchmark.sampling.model_dump(mode="json"),
-        "seed": benchmark.seed,
-        "sampler": sampler.identity,
-        "cases": sha256_of(module.case_files(benchmark.name, cases_dir), cases_dir),
-        "checkpoints": {str(step): weights[step] for step in sorted(weights)},
-    }
-    if benchmark.name not in ONE_STREAM:
-        identity |= {"max_context": benchmark.max_context, "versions": getattr(module, "VERSIONS", {})}
-    if hasattr(module, "programs"):
-        identity["max_steps"] = benchmark.max_steps
-    if benchmark.limit is not None:
-        identity["limit"] = benchmark.limit
-    return identity
-
-
-def _checksums(
-    checkpoints: Mapping[int, Path], benchmark: Benchmark, known: Mapping[int, Mapping[str, str]]
-) -> dict[int, dict[str, str]]:
-    """File -> sha256 of what makes the responses of each checkpoint; those that are known are not computed again."""
-    if benchmark.name in ONE_STREAM:
-        return {step: sha256_of(path.glob("*.safetensors"), path) for step, path in checkpoints.items()}
-    sums = {}
-    for step, path in checkpoints.items():
-        files = {file for pattern in ("*.safetensors", *TOKENIZER_FILES) for file in path.glob(pattern)}
-        listed = known.get(step, {})
-        computed = sha256_of([file for file in files if file.name not in listed], path)
-        sums[step] = computed | {file.name: listed[file.name] for file in files if file.name in listed}
-    return sums
-
-
-def _begin(out_dir: Path, name: str, identity: dict[str, Any]) -> bool:
-    """Put down what the responses are going to be. Returns whether responses that are already there are the same.
-
-    Responses without an identity, or of unfinished work of another, are deleted with their scores: once this identity
-    stands there, nothing tells them from ours.
-    """
-    final, work = identity_path(out_dir, name), _work_path(out_dir, name)
-    same = False
-    if final.is_file():
-        existing = json.loads(final.read_text("utf-8"))
-        if existing != identity:
-            keys = ", ".join(sorted(key for key in {*existing, *identity} if existing.get(key) != identity.get(key)))
-            raise ValueError(
-                f"{final}: these responses were made with another {keys}; "
-                f"delete {out_dir} to make them again, or use the settings they were made with"
-            )
-        same = True
-    elif work.is_file():
-        same = json.loads(work.read_text("utf-8")) == identity
-    if not same:
-        responses = f"{name}.jsonl.gz"
-        made = (f"step_*/{responses}", f"step_*/{partial_path(Path(responses)).name}", f"step_*/{name}.csv")
-        for path in [path for pattern in (*made, f"{name}.scor*.json") for path in out_dir.glob(pattern)]:
-            path.unlink()
-    write_atomically(work, (json.dumps(identity, indent=2, sort_keys=True) + "\n").encode())
-    return same
-
-
-def _work_path(out_dir: Path, name: str) -> Path:
-    return out_dir / f".{name}.identity.unfinished.json"
 
 
 def _is_complete(path: Path, cases: Sequence[Case], samples: int) -> bool:

@@ -110,15 +110,24 @@ def evaluate_model(
     directory = model_directory(model, fetch)
     name = directory.resolve().name if Path(model).is_dir() else model.replace("/", "--")
     out = out or Path("results/standalone") / name
-    logger.info(
-        "%s on %s: %s, sampler %s, at most %d tokens an output; into %s",
-        *(name, benchmark, f"at most {limit} cases" if limit else "all cases", sampler),
-        *(settings.sampling.max_response_tokens, out),
-    )
+    _announce(name, settings, out)
     with directory_lock(out / ".lock", seconds=HANDOVER_SECONDS):
         cases_dir = _cases_directory(benchmark, out, fetch)
         generate_checkpoints({0: directory}, settings, cases_dir, out)
         score_checkpoints(out, [0], settings, cases_dir)
+    return _summary(model, name, benchmark, out)
+
+
+def _announce(name: str, settings: Benchmark, out: Path) -> None:
+    logger.info(
+        "%s on %s: %s, sampler %s, at most %d tokens an output; into %s",
+        *(name, settings.name, f"at most {settings.limit} cases" if settings.limit else "all cases", settings.sampler),
+        *(settings.sampling.max_response_tokens, out),
+    )
+
+
+def _summary(model: str, name: str, benchmark: str, out: Path) -> str:
+    """A head, the table of the scores below `out`, and what a reader must know of it."""
     path = scores_path(out, 0, benchmark)
     frame = read_scores(path, benchmark)
     head = f"{model} on {benchmark}: {frame['case'].nunique()} cases, {len(frame)} responses ({path})"

@@ -1,9 +1,15 @@
-"""The vLLM engine as a sampler: continuous batching, on GPUs or, built for it, on a CPU."""
+"""The vLLM engine as a sampler: continuous batching, on GPUs or, built for it, on a CPU.
+
+To start the engine takes a minute on a GPU, so one engine serves all checkpoints of a job: the weights of the next one
+replace those of the last.
+"""
 
 from __future__ import annotations
 
 import gc
+import logging
 import os
+import time
 from collections.abc import Hashable, Sequence
 from functools import cached_property
 from importlib import metadata
@@ -11,11 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dara.evaluation.records import Response
-from dara.evaluation.samplers import OVERFLOW, CheckpointTokenizer, Session
+from dara.evaluation.samplers import OVERFLOW, Session, Tell, tell_nobody
+from dara.evaluation.tokenizer import SETTINGS_FILES, CheckpointTokenizer
 from dara.specs import Sampling
 
 if TYPE_CHECKING:
+    import torch
     from vllm import LLM, RequestOutput
+
+logger = logging.getLogger(__name__)
 
 # vLLM on a CPU reads these when it is imported. Set before that, they are the same on every machine.
 CPU_SETTINGS = {
@@ -27,7 +37,7 @@ BATCH_TOKENS = 8192  # tokens of one engine step, as in the paper's evaluation
 
 
 class VllmSampler:
-    """Offline vLLM; the engine starts with the first request.
+    """Offline vLLM; the engine starts with the first request, and takes over the weights of other checkpoints.
 
     bfloat16 on GPUs, float32 on a CPU; no graphs are captured; what prompts have in common is computed once; the
     checkpoint's own decoding settings are ignored.
@@ -80,15 +90,37 @@ class VllmSampler:
         """See `Sampler`."""
         return self._text.render(messages)
 
-    def count_tokens(self, text: str) -> int:
-        """See `Sampler`."""
-        return len(self._text.encode(text))
-
-    def session(self, sampling: Sampling, max_context: int | None) -> Session:
+    def session(self, sampling: Sampling, max_context: int | None, tell: Tell = tell_nobody) -> Session:
         """See `Sampler`. The first session decides for how long sequences the engine makes room."""
         if "engine" not in self.__dict__:
             self._max_context = max_context
-        return _VllmSession(self, sampling, self._limit(max_context))
+        return _VllmSession(self, sampling, self._limit(max_context), tell)
+
+    def use(self, checkpoint_dir: Path) -> None:
+        """See `Sampler`. A running engine takes over the weights where all else is as in the checkpoint before."""
+        before, self._directory = self._directory, checkpoint_dir
+        self._text = CheckpointTokenizer(checkpoint_dir)
+        if "engine" not in self.__dict__ or before == checkpoint_dir:
+            return
+        if _form(before) != _form(checkpoint_dir):
+            logger.info("%s has another form than %s: vLLM starts anew", checkpoint_dir, before)
+            self.close()
+        elif not self._take_over():
+            logger.warning("vLLM has not forgotten what it computed with %s, so it starts anew", before)
+            self.close()
+
+    def _take_over(self) -> bool:
+        """Replace the weights. False when keys and values that the old ones gave are still there to be used again."""
+        started = time.monotonic()
+        self.engine.collective_rpc("reload_weights", kwargs={"weights_path": str(self._directory)})
+        if not self._gpu:
+            self.engine.apply_model(_pack_output_layer)
+        forgotten = self.engine.reset_prefix_cache()
+        logger.info(
+            "vLLM took over the weights of %s in %.1f s (a layer whose weights it says failed to load has none itself)",
+            *(self._directory, time.monotonic() - started),
+        )
+        return forgotten
 
     def close(self) -> None:
         """See `Sampler`."""
@@ -109,6 +141,13 @@ class VllmSampler:
     @cached_property
     def engine(self) -> LLM:
         """The running engine."""
+        started = time.monotonic()
+        logger.info("vLLM starts with %s", self._directory)
+        llm = self._start()
+        logger.info("vLLM started in %.1f s", time.monotonic() - started)
+        return llm
+
+    def _start(self) -> LLM:
         if not self._gpu:
             os.environ.update(CPU_SETTINGS)
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
@@ -160,10 +199,12 @@ class VllmSampler:
 class _VllmSession:
     """Requests in the engine; a new one starts as soon as another ends."""
 
-    def __init__(self, sampler: VllmSampler, sampling: Sampling, max_context: int) -> None:
+    def __init__(self, sampler: VllmSampler, sampling: Sampling, max_context: int, tell: Tell) -> None:
         self.capacity = 2 * sampler.batch_size  # so that one always waits where one ends
         self._sampler, self._sampling, self._max_context = sampler, sampling, max_context
+        self._tell = tell
         self._asked: dict[str, Hashable] = {}
+        self._made: dict[str, int] = {}  # tokens of requests that go on
         self._answered: list[tuple[Hashable, Response]] = []
         self._count = 0
 
@@ -181,15 +222,52 @@ class _VllmSession:
     def poll(self) -> list[tuple[Hashable, Response]]:
         while self._asked and not self._answered:
             for output in self._sampler.engine.llm_engine.step():
+                self._count_tokens(output)
                 if output.finished:
                     self._answered.append((self._asked.pop(output.request_id), self._response(output)))
         answered, self._answered = self._answered, []
         return answered
 
+    def _count_tokens(self, output: RequestOutput) -> None:
+        made = len(output.outputs[0].token_ids)
+        self._tell(made - self._made.pop(output.request_id, 0), int(output.finished))
+        if not output.finished:
+            self._made[output.request_id] = made
+
     def _response(self, output: RequestOutput) -> Response:
         (only,) = output.outputs
         tokens = list(only.token_ids)
         return Response(self._sampler.text.decode(tokens), len(tokens), only.finish_reason == "stop")
+
+
+def _form(checkpoint_dir: Path) -> dict[str, Any]:
+    """What an engine is built for: the settings of model and tokenizer, and name, type and shape of each weight.
+
+    With equal names and shapes a reload replaces everything: vLLM itself only warns of weights that it misses.
+    """
+    from safetensors import safe_open
+
+    files = {path for pattern in SETTINGS_FILES for path in checkpoint_dir.glob(pattern)}
+    form: dict[str, Any] = {path.name: path.read_bytes() for path in files}
+    for path in checkpoint_dir.glob("*.safetensors"):
+        with safe_open(path, framework="numpy") as weights:
+            for name in weights.keys():  # noqa: SIM118 - it is no dictionary
+                weight = weights.get_slice(name)
+                form[f"weight {name}"] = (weight.get_dtype(), weight.get_shape())
+    return form
+
+
+def _pack_output_layer(model: torch.nn.Module) -> None:
+    """Pack the output layer's weights anew, as vLLM does on a CPU after it has loaded them.
+
+    Where they are those of the embedding (`tie_word_embeddings`), a reload replaces the embedding's and leaves the
+    packed copy as it was. On GPUs nothing is packed: both use one tensor, which is overwritten.
+    """
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+    for layer in model.modules():
+        if isinstance(layer, ParallelLMHead):
+            layer.quant_method.process_weights_after_loading(layer)
 
 
 def _vllm_version() -> str:
