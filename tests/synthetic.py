@@ -122,10 +122,10 @@ def simulate(
 def _score_intervals(frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
     """Scores at the last step, and differences to GDPO, with made-up intervals."""
     runs, scores, rows = frames["runs"], frames["checkpoint_scores"], []
-    completed = runs.loc[runs["outcome"] == "completed", ["run_id", "experiment"]]
+    completed = runs.loc[runs["outcome"] == "completed", ["run_id", "experiment", "engine"]]
     scores = scores.merge(completed, on="run_id")
     scores = scores[scores["step"] == scores["step"].max()]
-    names = ["experiment", "model", "group_size", "step", "benchmark", "metric", "method"]
+    names = ["experiment", "model", "group_size", "engine", "step", "benchmark", "metric", "method"]
     for key, values in scores.groupby(names)["value"]:
         row = dict(zip(names, key, strict=True)) | {"baseline": "", "n_seeds": len(values), "n_questions": 120}
         ends = dict.fromkeys(("t_low", "low"), values.min()) | dict.fromkeys(("t_high", "high"), values.max())

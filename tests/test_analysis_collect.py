@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 import logging
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,6 +15,8 @@ import pytest
 import torch
 
 from dara.analysis import RecordError, analyse, bootstrap_interval, collect, read_frame
+from dara.analysis.records import read_run
+from dara.analysis.score_files import Scored, check_identities, listed_scores, read_listed
 from dara.analysis.scores import score_rows
 from dara.config import RunSpec
 from dara.evaluation.records import Metric
@@ -19,6 +24,7 @@ from dara.methods import load_method
 from dara.runs import base_id, run_id, spec_sha256
 from dara.training.metrics import ENGINE_METRICS, step_metrics
 
+CACHED = Path(__file__).parents[1] / "results" / "cached"
 REWARDS = ("correctness", "length")
 STEPS, GROUPS, SIZE = 32, 4, 4
 THRESHOLDS = {"main": {"length": [0.9, 0.5]}, "second": {"length": [0.5], "correctness": [0.25]}}
@@ -98,25 +104,36 @@ def write_run(root, spec: RunSpec, *, steps: int = STEPS, outcome: str = "comple
     np.savez(
         folder / "rewards.npz", rewards=rewards, lengths=np.ones((steps, GROUPS, SIZE), int), names=np.array(REWARDS)
     )
-    checkpoints = {str(step): {} for step in spec.checkpoint_steps if step <= steps}
+    sums = {step: {"model.safetensors": weights_of(name, step)} for step in spec.checkpoint_steps if step <= steps}
+    checkpoints = {str(step): {"directory": "gone", "sha256": found} for step, found in sums.items()}
     manifest = {"run_id": name, "spec_sha256": spec_sha256(spec), "outcome": outcome, "steps": steps}
     (folder / "manifest.json").write_text(json.dumps(manifest | {"checkpoints": checkpoints}))
-    for step in checkpoints:
-        write_scores(root, name, step)
-    write_scores(root, base_id(spec.model), 0)
+    write_scores(root, name, [int(step) for step in checkpoints])
+    write_scores(root, base_id(spec.model), [0])
     return folder
 
 
-def write_scores(root, name: str, step, right=(1, 0, 1, 1)) -> None:
-    folder = root / "scores" / name / f"step_{step}"
-    folder.mkdir(parents=True, exist_ok=True)
+def weights_of(name: str, step: int) -> str:
+    """The checksum of a checkpoint's weights, which are not there."""
+    return hashlib.sha256(f"{name} {step}".encode()).hexdigest()
+
+
+def write_scores(root, name: str, steps: list[int], right=(1, 0, 1, 1)) -> None:
+    folder = root / "scores" / name
     columns = "case,category,sample,strict,strict_or_numeric,math_verify,exceed,joint,truncated,n_tokens,outcome"
     rows = [
         f"c{q},laptop_math,{k},{int(r and k)},{r},{r},0,{r},0,9,scored" for q, r in enumerate(right) for k in (0, 1)
     ]
-    (folder / "laptop_math.csv").write_text("\n".join([columns, *rows]) + "\n")
-    identity = {"schema": 1, "samples": 2, "seed": 7, "checkpoints": {str(step): name}}
-    (folder.parent / "laptop_math.identity.json").write_text(json.dumps(identity))
+    listed = {}
+    for step in steps:
+        path = folder / f"step_{step}" / "laptop_math.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join([columns, *rows]) + "\n")
+        listed[path.relative_to(folder).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
+    (folder / "laptop_math.scored.json").write_text(json.dumps(listed))
+    checkpoints = {str(step): {"model.safetensors": weights_of(name, step), "vocab": "1"} for step in steps}
+    identity = {"schema": 1, "samples": 2, "seed": 7, "cases": {"c": "1"}, "checkpoints": checkpoints}
+    (folder / "laptop_math.identity.json").write_text(json.dumps(identity))
 
 
 class Study:
@@ -271,6 +288,7 @@ def _line(number, **values):
             lambda text: text.replace('"spec_sha256": "', '"spec_sha256": "0'),
             "not of the specification",
         ),
+        ("manifest.json", lambda text: text.replace('"sha256": {', '"sums": {', 1), "checkpoint 16 has no 'sha256'"),
         ("manifest.json", lambda text: text[:-1], "manifest.json: not JSON"),
         (
             "spec.json",
@@ -327,6 +345,95 @@ def test_scores_that_were_not_made_alike_are_refused(study):
     )
     with pytest.raises(RecordError, match="evaluated with another seed than"):
         study.analyse()
+
+
+def test_scores_of_another_checkpoint_than_the_runs_are_refused(study):
+    path = study.score_dirs[study.done] / "laptop_math.identity.json"
+    weights = weights_of(study.done, 32)
+    text = path.read_text()
+    path.write_text(text.replace(weights, "0" * 64))
+    with pytest.raises(
+        RecordError,
+        match=f"laptop_math.identity.json: step 32 of {study.done}: evaluated with a model.safetensors of sha256 0000.*, "
+        f"but the run's manifest.json has {weights}; it is another checkpoint",
+    ):
+        study.analyse()
+    path.write_text(text.replace(f'"model.safetensors": "{weights}", ', ""))
+    with pytest.raises(RecordError, match=f"step 32 of {study.done}: no checksum of its weights"):
+        study.analyse()
+    path.write_text(text.replace(f'"model.safetensors": "{weights}"', f'"other.safetensors": "{weights}"'))
+    with pytest.raises(RecordError, match=r"with a other.safetensors of .* manifest.json has no such file"):
+        study.analyse()
+    path.write_text(text.replace('"32":', '"31":'))
+    with pytest.raises(
+        RecordError, match=f"{study.done} was evaluated at the steps 16, 31, but has checkpoints at 16, 32"
+    ):
+        study.analyse()
+
+
+def test_the_base_model_is_evaluated_at_step_0_alone(study):
+    edit(study.score_dirs[study.base] / "laptop_math.identity.json", lambda text: text.replace('"0":', '"10":'))
+    with pytest.raises(RecordError, match=f"{study.base} was evaluated at the steps 10, but has checkpoints at 0;"):
+        study.analyse()
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_score_file_that_was_changed_is_named(study, cached):
+    path = study.score_dirs[study.done] / "step_16" / "laptop_math.csv"
+    edit(path, lambda text: text.replace(",0,9,scored", ",0,8,scored", 1))
+    if cached:  # the files that are kept in git are compressed
+        path.with_name("laptop_math.csv.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    with pytest.raises(
+        RecordError,
+        match=f"step_16/laptop_math.csv: {study.done}: not the file whose sha256 laptop_math.scored.json lists",
+    ):
+        study.analyse()
+
+
+@pytest.mark.parametrize(("task", "benchmark"), [("tool_calling", "laptop_tools"), ("math", "laptop_math")])
+def test_the_scores_that_are_kept_in_git_are_those_of_their_runs(task, benchmark):
+    directories = sorted(path for path in CACHED.glob(f"{task}-*") if path.is_dir())
+    runs = [read_run(path.name, path) for path in directories]
+    kept = [Scored(run.run_id, run.identity, run.directory / "scores", run.checkpoints, run.sums) for run in runs]
+    assert kept
+    check_identities(kept, benchmark)
+    for one in kept:
+        listed = listed_scores(one, benchmark)
+        assert len(read_listed(one, one.steps[-1], benchmark, listed)) > 0
+
+
+def test_a_list_of_other_score_files_is_named(study):
+    path = study.score_dirs[study.done] / "laptop_math.scored.json"
+    edit(path, lambda text: text.replace("step_16", "step_15"))
+    with pytest.raises(RecordError, match=r"scored.json: .* \(step_15/laptop_math.csv, step_16/laptop_math.csv\)"):
+        study.analyse()
+    path.unlink()
+    with pytest.raises(RecordError, match=r"laptop_math.scored.json: the file does not exist"):
+        study.analyse()
+
+
+def scored(root, name: str, model: str, benchmark: str, **changes: object) -> Scored:
+    """Responses of a base model to a benchmark, as far as their identity goes."""
+    identity = {"samples": 1, "cases": {"problems.jsonl": "1"}, "checkpoints": {"0": {}}} | changes
+    (root / name).mkdir(exist_ok=True)
+    (root / name / f"{benchmark}.identity.json").write_text(json.dumps(identity))
+    return Scored(name, {"model": model}, root / name, (0,), None)
+
+
+def test_validation_rows_are_the_same_within_a_model_only(tmp_path):
+    name, cases = "deepscaler_validation", {"problems.jsonl": "2"}  # a problem too long for one model is replaced
+    one, other = scored(tmp_path, "a", "small", name), scored(tmp_path, "b", "large", name, cases=cases)
+    check_identities([one, other], name)
+    with pytest.raises(RecordError, match="b was evaluated with another samples than a; scores are compared only"):
+        check_identities([one, scored(tmp_path, "b", "large", name, cases=cases, samples=2)], name)
+    with pytest.raises(RecordError, match="b was evaluated with another cases than a; scores of the model small are"):
+        check_identities([one, scored(tmp_path, "b", "small", name, cases=cases)], name)
+    with pytest.raises(RecordError, match="b was evaluated with another cases than a; scores are compared only"):
+        check_identities(
+            [scored(tmp_path, "a", "small", "math_five"), scored(tmp_path, "b", "large", "math_five", cases=cases)],
+            "math_five",
+        )
 
 
 def test_scores_that_are_not_there_are_named(study):

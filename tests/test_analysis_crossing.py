@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dara.analysis import Crossing, check_steps, first_crossing, series_of, stable_crossing
+from dara.analysis import Crossing, first_crossing, stable_crossing
 
 
 def steps(*parts: tuple[float, int]) -> list[float]:
@@ -116,33 +114,3 @@ def reference(values: list[Fraction], threshold: Fraction, window: int, hold: in
 def test_equals_the_definition_in_exact_arithmetic(counts, threshold, window, hold):
     exact = reference([Fraction(count, 20) for count in counts], Fraction(threshold, 200), window, hold)
     assert stable_crossing([count / 20 for count in counts], threshold / 200, window, hold) == exact
-
-
-def curves(*points: tuple[str, int]) -> pd.DataFrame:
-    return pd.DataFrame(
-        [(run, "m", step, step / 10) for run, step in points], columns=["run_id", "metric", "step", "value"]
-    )
-
-
-def test_steps_may_come_in_any_order():
-    check_steps(curves(("b", 2), ("a", 1), ("b", 1), ("a", 2)))
-    np.testing.assert_array_equal(series_of(curves(("a", 2), ("a", 1), ("b", 1)), "a", "m"), [0.1, 0.2])
-
-
-@pytest.mark.parametrize(
-    ("points", "message"),
-    [
-        ((("a", 1), ("b", 1), ("b", 3)), "run b, metric m: step 2 is missing, step 3"),
-        ((("a", 1), ("a", 2), ("a", 2)), "run a, metric m: step 2 stands twice"),
-        ((("a", 2), ("a", 3)), "run a, metric m: step 1 is missing"),
-        ((("a", 0), ("a", 1)), "run a, metric m: step"),
-    ],
-)
-def test_gaps_and_repeats_name_run_and_step(points, message):
-    with pytest.raises(ValueError, match=message):
-        check_steps(curves(*points))
-
-
-def test_series_of_an_unknown_run():
-    with pytest.raises(ValueError, match="run z has no metric 'm'"):
-        series_of(curves(("a", 1)), "z", "m")

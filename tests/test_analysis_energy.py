@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from dara.analysis.energy import active_density, energies, energy_share, group_z_scores, replay
+from dara.analysis.energy import Energies, active_density, energies, energy_share, group_z_scores
 from dara.methods import load_method
 from dara.training.metrics import ENGINE_METRICS, step_metrics
 
@@ -23,6 +23,12 @@ TOY = np.array(
     ],
     dtype=float,
 )
+
+
+def after(rewards: np.ndarray, name: str) -> tuple[Energies, np.ndarray]:
+    """Energies (K,) of what a method makes of a batch (B, G, K), without responses it drops, and its weights (K,)."""
+    out = load_method(name)(torch.tensor(rewards))
+    return energies(np.where(out.keep[..., None], out.contributed, 0.0)), out.weights.numpy()
 
 
 def test_toy_batch_by_hand():
@@ -41,10 +47,10 @@ def test_toy_batch_by_hand():
     [("gdpo", [12, 3], 0.2), ("dara_sym", [12, 12], 0.5), ("dara_asym", [12, 9.75], 9.75 / 21.75)],
 )
 def test_toy_batch_after_each_method(method, total, share):
-    after, weights = replay(TOY[None], load_method(method))
-    np.testing.assert_allclose(after.total, [total], rtol=1e-5)
-    np.testing.assert_allclose(after.share[0, 1], share, rtol=1e-5)
-    np.testing.assert_allclose(weights, [[1, 1 if method == "gdpo" else 2]], rtol=1e-9)
+    made, weights = after(TOY, method)
+    np.testing.assert_allclose(made.total, total, rtol=1e-5)
+    np.testing.assert_allclose(made.share[1], share, rtol=1e-5)
+    np.testing.assert_allclose(weights, [1, 1 if method == "gdpo" else 2], rtol=1e-9)
 
 
 @settings(max_examples=60, deadline=None)
@@ -85,13 +91,13 @@ def test_agrees_with_the_metrics_of_a_step(name):
         engine=dict.fromkeys(ENGINE_METRICS, 0.0),
     )
     z = group_z_scores(rewards)
-    after, weights = replay(rewards[None], load_method(name))
+    made, weights = after(rewards, name)
     for k, reward in enumerate(names):
         assert line[f"density/{reward}"] == pytest.approx(active_density(z)[k], abs=1e-12)
-        assert line[f"weight/{reward}"] == pytest.approx(weights[0, k], abs=1e-12)
+        assert line[f"weight/{reward}"] == pytest.approx(weights[k], abs=1e-12)
         for sign, before, contributed in (
-            ("pos", energies(z).positive, after.positive[0]),
-            ("neg", energies(z).negative, after.negative[0]),
+            ("pos", energies(z).positive, made.positive),
+            ("neg", energies(z).negative, made.negative),
         ):
             assert line[f"energy/{reward}/{sign}"] == pytest.approx(before[k], rel=1e-9)
             assert line[f"energy_contributed/{reward}/{sign}"] == pytest.approx(contributed[k], rel=1e-9)

@@ -28,7 +28,7 @@ COLUMNS = {
     "runs": "experiment,run_id,task,model,method,group_size,seed,repeat,steps,engine,outcome,origin",
     "training_curves": "run_id,task,model,method,group_size,seed,step,metric,value",
     "checkpoint_scores": "run_id,task,model,method,group_size,seed,step,benchmark,metric,value,low,high,n_questions",
-    "score_intervals": "experiment,model,group_size,step,benchmark,metric,method,baseline,"
+    "score_intervals": "experiment,model,group_size,engine,step,benchmark,metric,method,baseline,"
     "value,t_low,t_high,low,high,n_seeds,n_questions",
     "crossings": "run_id,task,model,method,group_size,seed,"
     "reward,threshold,first_step,stable_step,status,pending_step,budget",
@@ -86,10 +86,18 @@ def test_a_base_model_has_neither_group_size_nor_seed(tmp_path):
 
 
 def test_text_that_may_be_empty_reads_back_as_an_empty_string(tmp_path):
-    row = {"experiment": "main", "model": "m", "group_size": 8, "step": 80, "benchmark": "laptop_math", "metric": "acc"}
-    row |= {"method": "gdpo", "baseline": None, "value": 0.5, "n_seeds": 1, "n_questions": 4}
+    row = {"experiment": "main", "model": "m", "group_size": 8, "engine": "trl", "step": 80}
+    row |= {
+        "benchmark": "laptop_math",
+        "metric": "acc",
+        "method": "gdpo",
+        "baseline": None,
+        "value": 0.5,
+        "n_seeds": 1,
+        "n_questions": 4,
+    }
     write_frame(rows_to_frame([row], "score_intervals"), "score_intervals", tmp_path / "frame.csv")
-    assert (tmp_path / "frame.csv").read_text().splitlines()[1] == "main,m,8,80,laptop_math,acc,gdpo,,0.5,,,,,1,4"
+    assert (tmp_path / "frame.csv").read_text().splitlines()[1] == "main,m,8,trl,80,laptop_math,acc,gdpo,,0.5,,,,,1,4"
     back = read_frame(tmp_path / "frame.csv", "score_intervals")
     assert back["baseline"].tolist() == [""]
     pd.testing.assert_frame_equal(back, rows_to_frame([row], "score_intervals"))

@@ -17,7 +17,6 @@ from dara.analysis import (
     bootstrap_intervals,
     keyed_generator,
     median,
-    median_curve,
     quartiles,
     summarise_seeds,
     t_interval,
@@ -178,34 +177,6 @@ def test_median_with_runs_that_did_not_get_there():
 def test_quartiles_of_five_runs_are_order_statistics():
     low, middle, high = quartiles([[5, 1], [1, 1], [4, 1], [2, 1], [3, 1]])
     np.testing.assert_array_equal([low, middle, high], [[2, 1], [3, 1], [4, 1]])
-
-
-def long_curves(values: dict[str, list[float]]) -> pd.DataFrame:
-    cell = {"task": "math", "model": "m", "method": "grpo", "group_size": 4, "metric": "reward/length/mean"}
-    return pd.DataFrame(
-        [
-            cell | {"run_id": run, "step": t, "value": v}
-            for run, series in values.items()
-            for t, v in enumerate(series, 1)
-        ]
-    )
-
-
-def test_median_curve_counts_a_run_at_the_steps_it_has():
-    curve = median_curve(long_curves({"a": [0, 1, 2], "b": [2, 3, 6], "c": [4, math.nan]}), "reward/length/mean")
-    assert list(curve.columns) == ["task", "model", "method", "group_size", "step", "median", "q25", "q75", "n"]
-    assert curve[["step", "median", "q25", "q75", "n"]].to_numpy().tolist() == [
-        [1, 2, 1, 3, 3],
-        [2, 2, 1.5, 2.5, 2],
-        [3, 4, 3, 5, 2],
-    ]
-
-
-def test_median_curve_errors():
-    with pytest.raises(ValueError, match="no run has the metric 'x'"):
-        median_curve(long_curves({"a": [0]}), "x")
-    with pytest.raises(ValueError, match="run a, metric reward/length/mean: step 2 is missing"):
-        median_curve(long_curves({"a": [0, 1, 2]}).drop(index=1), "reward/length/mean")
 
 
 def test_summary_over_seeds_shows_both_intervals():

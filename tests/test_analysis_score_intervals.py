@@ -9,8 +9,7 @@ import pytest
 
 from dara.analysis import hierarchical_interval, metric_differences, t_interval
 from dara.analysis.records import Run
-from dara.analysis.score_intervals import METRICS, differences, score_intervals_frame
-from dara.analysis.tables import final_scores
+from dara.analysis.score_intervals import differences, score_intervals_frame
 from dara.evaluation.score import read_scores, summarise
 
 BENCHMARKS = {"math": ["laptop_math"]}
@@ -31,6 +30,7 @@ class Spec:
     method: Named
     group_size: int
     seed: int
+    engine: str = "trl"
     repeat: int = 0
 
 
@@ -41,9 +41,17 @@ class Study:
         self.root = root
         self.runs: dict[str, Run] = {}
 
-    def add(self, method: str, seed: int, right: dict[int, int], outcome: str | None = "completed") -> str:
-        name = f"{method}-{seed}"
-        spec = Spec("math", Named("tiny"), Named(method), 8, seed)
+    def add(
+        self,
+        method: str,
+        seed: int,
+        right: dict[int, int],
+        outcome: str | None = "completed",
+        engine: str = "trl",
+        name: str | None = None,
+    ) -> str:
+        name = name or f"{method}-{seed}"
+        spec = Spec("math", Named("tiny"), Named(method), 8, seed, engine)
         self.runs[name] = Run(name, self.root / name, spec, outcome, 20, tuple(sorted(right)))
         for step, count in right.items():
             rows = [f"c{q:02},laptop_math,0,{int(q < count)},{int(q < count)},{int(q < count)},0,1,0,9,scored"
@@ -61,7 +69,7 @@ class Study:
     def metrics(self, method: str, step: int, metric: str = "acc") -> dict:
         found = {}
         for name, run in self.runs.items():
-            if run.spec.method.name == method:
+            if run.spec.method.name == method and run.spec.engine == "trl":
                 path = self.root / name / f"step_{step}" / "laptop_math.csv"
                 found[run.spec.seed, 0] = summarise(read_scores(path, "laptop_math"), "laptop_math")[metric]
         return found
@@ -128,12 +136,27 @@ def test_experiments_that_share_runs_have_the_same_interval_and_order_does_not_m
     assert study.frame({"second": names, "main": names}).equals(first)
 
 
+def test_runs_of_two_engines_are_never_pooled(study):
+    ours = study.frame()
+    for seed, count in ((100, 12), (101, 11), (102, 10)):
+        for method in ("dara_sym", "gdpo"):
+            study.add(method, seed, {10: 2, 20: count}, engine="openrlhf", name=f"openrlhf-{method}-{seed}")
+    frame = study.frame()
+    trl, openrlhf = (frame[frame["engine"] == engine] for engine in ("trl", "openrlhf"))
+    assert trl.equals(ours)
+    assert openrlhf.loc[("main", "acc", "dara_sym", ""), ["value", "n_seeds"]].tolist() == [pytest.approx(11 / 12), 3]
+    assert openrlhf.loc[("main", "acc", "dara_sym", "gdpo"), "value"] == 0
+    study.runs = dict(reversed(study.runs.items()))
+    assert study.frame({"main": list(study.runs)}).equals(frame)
+
+
+def test_two_runs_that_count_as_the_same_seed_are_an_error(study):
+    study.add("gdpo", 101, {10: 2, 20: 12}, name="other-batch")
+    with pytest.raises(ValueError, match="experiment main: gdpo-101 and other-batch are two runs of one method, model"):
+        study.frame()
+
+
 def test_what_is_compared():
     assert differences(["grpo", "gdpo", "dara_sym"]) == [("grpo", "gdpo"), ("dara_sym", "gdpo")]
     assert differences(["dara_asym", "static_asym", "static_sym"]) == [("dara_asym", "static_asym")]
     assert differences(["grpo"]) == []
-
-
-def test_the_scores_are_those_of_the_table_of_final_scores():
-    for task, metrics in METRICS.items():
-        assert tuple(final_scores.METRICS[task]) == metrics

@@ -13,12 +13,20 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
-from dara.analysis.figures import activity_curve, density_energy, energy_ratio, group_size, overview
+from dara.analysis.figures import (
+    activity_curve,
+    density_energy,
+    energy_ratio,
+    group_size,
+    overview,
+    validation_curves,
+)
 from dara.analysis.figures.render import render_figure
 from dara.analysis.published import read_published
 from dara.analysis.view_published import PublishedView
 from dara.analysis.view_runs import RunsView
 from dara.config import Experiment
+from scored_frames import bfcl_v4, scored, toolrl_validation
 from synthetic import COMPARED, METHODS, experiment, simulate
 
 PUBLISHED = Path(__file__).parents[1] / "results" / "published" / "data"
@@ -316,7 +324,7 @@ def test_published_ratios_and_their_cap(math_published):
     figure = energy_ratio.draw(math_published)
     facts = math_published.rows[math_published.rows["metric"] == "first_step/cap"].set_index("model")["value"]
     assert len(figure.axes) == len(facts) == 3
-    for axes, (model, size) in zip(figure.axes, math_published.settings, strict=True):
+    for axes, (model, size, _) in zip(figure.axes, math_published.settings, strict=True):
         assert (axes.get_title(loc="left"), size) == (f"{model}\nG=16, DARA-Sym", 16)
         assert f"cap from step {facts[model]:.0f}" in [text.get_text() for text in axes.texts]
         assert min(patch.get_x() for patch in axes.patches) == facts[model] - 0.5
@@ -357,3 +365,35 @@ def test_an_odd_number_of_settings_leaves_no_empty_panel():
     view = runs(seeds=(100,), steps=12, settings=tuple(("tiny-tool", size) for size in (4, 8, 16)))
     wanted = {"activity_curve": 3, "group_size": 6, "energy_ratio": 6, "density_energy": 6}
     assert {name: len(MODULES[name].draw(view).axes) for name in wanted} == wanted
+
+
+def validated() -> RunsView:
+    """Runs whose validation rewards rise with the step, with a benchmark whose scores have names of rewards nearby."""
+    frames = simulate(methods=("gdpo", "dara_sym"), seeds=(100, 101, 102), steps=30)
+    made = {
+        "bfcl_v4": lambda _: bfcl_v4(format=0.9, accuracy=0.9),
+        "toolrl_validation": lambda run: toolrl_validation(
+            correctness=run["step"] / 10 - 1, format=run["step"] / 100 * (2 if run["method"] == "dara_sym" else 1)
+        ),
+    }
+    return RunsView(scored(frames, made), experiment(methods=("gdpo", "dara_sym")), METHODS, "paper")
+
+
+def test_validation_rewards_of_our_own_runs_are_drawn_over_checkpoints_from_the_base_model_on():
+    view = validated()
+    figure = validation_curves.draw(view)
+    assert [axes.get_ylabel() for axes in figure.axes] == ["validation correctness reward", "validation format reward"]
+    correctness, formats = figure.axes
+    line = line_of(correctness, COLOR["gdpo"])
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([0, 10, 20, 30], [-1, 0, 1, 2])  # not in percent
+    assert list(line_of(formats, COLOR["dara_sym"]).get_ydata()) == [0, 0.2, 0.4, 0.6]
+    assert list(line_of(formats, COLOR["gdpo"]).get_ydata()) == [0, 0.1, 0.2, 0.3]
+    assert "Median and quartiles over 3 runs" in [text.get_text() for text in shown_texts(figure)]
+    check_layout(figure)
+
+
+def test_runs_without_validation_rows_have_no_validation_curves(tool):
+    with pytest.raises(
+        ValueError, match=r"laptop: experiment tool_main: no checkpoint score over steps \(validation/corr"
+    ):
+        validation_curves.draw(tool)

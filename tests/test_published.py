@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dara.analysis import first_crossing, median_curve
+from dara.analysis import first_crossing
 from dara.analysis.published import COLUMNS, KEY, PublishedError, read_published, read_published_file
+from dara.analysis.view_runs import curve_over_runs
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "results/published/data"
@@ -222,12 +223,11 @@ def test_the_median_curves_of_gdpo_and_dara_asym_reach_point_8_at_19_and_14(publ
     series = rows(published, file="training_rewards", metric="reward/format/mean")
     series = series[series["step"] < 98].assign(
         run_id=lambda one: one["method"] + "-" + one["seeds"],
-        task="tool_calling",
         step=lambda one: one["step"].astype(int),
     )
-    curves = median_curve(series, "reward/format/mean", by=["method"])
-    assert (curves["n"] == 5).all()
-    first = {method: first_crossing(curve["median"], 0.8) for method, curve in curves.groupby("method")}
+    curves = {method: curve_over_runs(runs) for method, runs in series.groupby("method")}
+    assert all((curve["n"] == 5).all() for curve in curves.values())
+    first = {method: first_crossing(curve["middle"], 0.8) for method, curve in curves.items()}
     assert first == {"gdpo": 19, "dara_asym": 14}
     assert round(1 - 14 / 19, 2) == 0.26
     drawn = rows(published, file="training_rewards", metric="reward/format/mean:median")

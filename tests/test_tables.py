@@ -151,6 +151,40 @@ def test_a_diverged_run_is_named_and_left_out_of_the_means():
     assert "Diverged runs are left out of the means." in table.notes
 
 
+SETTINGS = (("small", 4), ("small", 8), ("small", 16))
+
+
+def some_settings_without_scores() -> dict[str, pd.DataFrame]:
+    """At G = 8 every run is missing, at G = 16 every run diverged before its first checkpoint."""
+    frames = simulate(methods=PAIR, seeds=(100, 101), steps=40, settings=SETTINGS)
+    runs, scores = frames["runs"], frames["checkpoint_scores"]
+    gone, diverged = (runs["group_size"] == size for size in (8, 16))
+    runs.loc[gone, ["outcome", "origin", "steps"]] = ["missing", "missing", 0]
+    runs.loc[diverged, ["outcome", "steps"]] = ["diverged", 5]
+    without = runs.loc[gone, "run_id"]
+    frames = {name: frame[~frame["run_id"].isin(without)] if name in ("crossings", "training_curves", "energies")
+              else frame for name, frame in frames.items()}  # fmt: skip
+    return frames | {"checkpoint_scores": scores[~scores["run_id"].isin(runs.loc[gone | diverged, "run_id"])]}
+
+
+@pytest.mark.parametrize("name", ["final_scores", "tool_scores", "score_intervals", "crossings", "comparisons"])
+def test_a_setting_whose_runs_are_all_missing_or_diverged_does_not_cost_the_others_their_table(name):
+    table = TABLES[name].build(view(some_settings_without_scores(), experiment(methods=PAIR)))
+    (missing,) = (note for note in table.notes if note.startswith("Missing: "))
+    (diverged,) = (note for note in table.notes if note.startswith("Diverged: "))
+    assert (missing.count("(small, G=8)"), diverged.count("(small, G=16) at step 5")) == (4, 4)
+    if name == "final_scores":
+        assert table.frame["Setting"].unique().tolist() == ["small, G=4"]
+        note = "Not shown, without a score of a run that did not diverge: small, G=8; small, G=16."
+        assert note in table.notes
+
+
+def test_scores_without_any_completed_run_are_an_error():
+    frames = simulate(methods=PAIR, seeds=(100,), steps=40, diverged={("gdpo", 100): 12, ("dara_sym", 100): 12})
+    with pytest.raises(ValueError, match="experiment tool_main: no checkpoint score of a run that did not diverge"):
+        TABLES["final_scores"].build(view(frames, experiment(methods=PAIR)))
+
+
 def test_math_scores_have_every_grader():
     table = TABLES["final_scores"].build(view(simulate("math"), experiment("math")))
     scores = ["Acc (%)", "Exceed (%)", "Joint (%)", "strict (%)", "math-verify (%)"]

@@ -3,7 +3,8 @@
 import pandas as pd
 import pytest
 
-from dara.analysis.tables import TABLES
+from dara.analysis.tables import TABLES, sources
+from dara.analysis.view import Setting
 from synthetic import experiment, simulate, view
 
 PAIR = ("gdpo", "dara_sym")
@@ -45,6 +46,51 @@ def test_each_engine_has_its_own_runs_and_medians():
             assert row["difference"] == 3
             assert row["Difference OpenRLHF - TRL"] == "+3"
     assert any(note.startswith("OpenRLHF: ") for note in table.notes)
+
+
+def test_no_other_table_pools_the_engines():
+    """The runs of two engines with the same seeds are two settings, each with its own rows."""
+    made = frames()
+    theirs = made["checkpoint_scores"][made["checkpoint_scores"]["method"] != "base"].copy()
+    theirs["run_id"], theirs["value"] = "openrlhf-" + theirs["run_id"], 0.0
+    curves = made["training_curves"].assign(run_id="openrlhf-" + made["training_curves"]["run_id"], value=0.0)
+    intervals = made["score_intervals"].assign(engine="openrlhf")
+    for name, more in {"checkpoint_scores": theirs, "training_curves": curves, "score_intervals": intervals}.items():
+        made[name] = pd.concat([made[name], more], ignore_index=True)
+    both = view(made, experiment(methods=PAIR))
+    trl, openrlhf = both.settings
+    assert both.settings == (Setting("laptop-base", 4, "trl"), Setting("laptop-base", 4, "openrlhf"))
+    assert both.setting_label(openrlhf) == "laptop-base, G=4, OpenRLHF"
+    alone = view(simulate(methods=PAIR), experiment(methods=PAIR))
+    for method in PAIR:
+        assert both.planned(method, trl) == [100, 101, 102]
+        assert both.marks("stable", "format", 0.8, method, trl) == alone.marks("stable", "format", 0.8, method, trl)
+        for metric in ("average_format", "reward/format/mean"):
+            pd.testing.assert_frame_equal(both.curve(metric, method, trl), alone.curve(metric, method, trl))
+            assert both.curve(metric, method, openrlhf)["middle"].max() == 0
+        assert both.score("average_format", method, openrlhf, 80).value == 0
+        assert both.score("average_format", method, trl, 80) == alone.score("average_format", method, trl, 80)
+    assert both.curve_note("average_format") == "median and quartiles over 3 runs"
+    for name in ("crossings", "comparisons", "final_scores"):
+        table = TABLES[name].build(both)
+        assert table.frame["Setting"].unique().tolist() == ["laptop-base, G=4, TRL", "laptop-base, G=4, OpenRLHF"]
+    for name in ("tool_scores", "threshold_crossings", "score_intervals"):
+        table = TABLES[name].build(both)
+        assert table.display[0] == "Engine"
+        assert table.frame["Engine"].unique().tolist() == ["TRL", "OpenRLHF"]
+    assert sources.scores_by_seed(both, openrlhf, 80, "average_format", "gdpo") == dict.fromkeys(
+        [(100, 0), (101, 0), (102, 0)], 0.0
+    )
+    runs = TABLES["runs"].build(both).frame
+    assert runs.loc[runs["Method"] == "GDPO", "Engine"].tolist() == ["trl"] * 3 + ["openrlhf"] * 3
+
+
+def test_runs_that_differ_in_what_is_no_setting_are_never_pooled():
+    made = simulate(methods=PAIR)
+    twice = made["runs"][made["runs"]["seed"] == 101].assign(run_id=lambda frame: "batch-" + frame["run_id"])
+    made["runs"] = pd.concat([made["runs"], twice], ignore_index=True)
+    with pytest.raises(ValueError, match=r"experiment tool_main: batch-.* and .* are two runs of one method, model"):
+        view(made, experiment(methods=PAIR))
 
 
 def test_one_engine_is_an_error():

@@ -139,9 +139,9 @@ def test_missing_and_diverged_runs_are_counted():
 
 
 def test_a_source_without_the_scores_is_named(rows):
-    with pytest.raises(ValueError, match=r"source published, experiment tool_main: no score .* at step 77"):
+    with pytest.raises(ValueError, match=r"published: experiment tool_main: no score .* at step 77"):
         tool_scores.build(published(rows, "tool_main"), at=77)
-    with pytest.raises(ValueError, match="source laptop, experiment math_main: no score"):
+    with pytest.raises(ValueError, match="laptop: experiment math_main: no score"):
         tool_scores.build(ours("math"))
 
 
@@ -272,8 +272,15 @@ def test_our_thresholds_have_medians_and_counts():
         threshold_crossings.build(view)
 
 
+def test_two_marks_of_one_run_are_an_error():
+    with pytest.raises(ValueError, match="two runs with seed 1, repeat 0; give the runs of one setting"):
+        times_of([Mark(1, 30, "reached", None, 80), Mark(1, 40, "reached", None, 80)], "stable")
+    unknown = [Mark(None, step, "reached", None, 80) for step in (40, 30)]
+    assert times_of(unknown, "stable").keys == ((-1, 0), (-1, 1))
+
+
 def test_marks_become_censored_times():
-    marks = [Mark(2, None, "pending", 70, 80), Mark(1, 30, "reached", None, 80), Mark(1, 40, "reached", None, 80)]
+    marks = [Mark(2, None, "pending", 70, 80), Mark(1, 30, "reached", None, 80), Mark(1, 40, "reached", None, 80, 1)]
     times = times_of(marks, "stable")
     assert (times.keys, times.steps, times.crossed) == (((1, 0), (1, 1), (2, 0)), (30, 40, 60), (True, True, False))
     assert times.horizon == 60
@@ -359,6 +366,24 @@ def test_settings_of_both_sources(rows):
     assert (cell(both, "Ours", setting="group_size"), cell(both, "Published", setting="group_size")) == ("4", "4")
     with pytest.raises(ValueError, match="no preset was given"):
         hyperparameters.build(view)
+
+
+@pytest.mark.parametrize(("task", "name"), [("tool_calling", "tool_main"), ("math", "math_main")])
+def test_settings_of_the_papers_own_scale(task, name, rows):
+    preset = load_preset(ROOT, ROOT / "config/presets/paper.yaml").preset
+    view = RunsView(simulate(task), experiment(task), read_methods(ROOT), "paper")
+    table = hyperparameters.build(view, preset)
+    shown = table.frame.set_index("setting")["Value"]
+    if task == "math":
+        assert shown["dataset"] == "deepscaler at b6ae8c6"
+        assert (shown["kl_loss_coefficient"], shown["candidate_groups"]) == ("0.0005", "768")
+        assert shown["evaluation/length_limit_tokens"] == shown["length_limit_tokens"] == "4000"
+    else:
+        assert (shown["dataset"], shown["validation_rows"]) == ("toolrl at 8cee13e", "80")
+        assert (shown["precision"], shown["final_normalization"]) == ("bfloat16", "token")
+        assert cell(table, "Remark", setting="kl_reward_coefficient") == "only GRPO feels it"
+        assert "length_limit" not in shown  # a reward that this experiment has not
+    hyperparameters.build_side_by_side(view, published(rows, name, task), preset)
 
 
 @pytest.mark.parametrize(

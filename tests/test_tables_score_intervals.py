@@ -16,8 +16,8 @@ build = TABLES["score_intervals"].build
 def frames(**changes: object) -> dict[str, pd.DataFrame]:
     """Two methods on tool calling, with intervals that are easy to read."""
     made = simulate(seeds=(100, 101, 102), steps=40, methods=PAIR, **changes)
-    row = {"experiment": "tool_main", "model": "laptop-base", "group_size": 4, "step": 40, "benchmark": "laptop_tools"}
-    row |= {"metric": "average_accuracy", "n_seeds": 3, "n_questions": 200}
+    row = {"experiment": "tool_main", "model": "laptop-base", "group_size": 4, "engine": "trl", "step": 40}
+    row |= {"benchmark": "laptop_tools", "metric": "average_accuracy", "n_seeds": 3, "n_questions": 200}
     wide, narrow = {"t_low": 0.1, "t_high": 0.7}, {"low": 0.3, "high": 0.5}
     rows = [
         row | {"method": "gdpo", "value": 0.4} | wide | narrow,

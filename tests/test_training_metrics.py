@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from dara.analysis.energy import replay
+from dara.analysis.energy import energies
 from dara.methods import load_method
 from dara.training.metrics import ENGINE_METRICS, all_finite, metric_names, step_metrics
 
@@ -83,8 +83,9 @@ def test_responses_that_are_not_kept_contribute_no_energy():
     assert seen == pytest.approx(
         {f"{name}/{sign}": v for name, v in expected.items() for sign in ("pos", "neg")}, abs=1e-5
     )
-    after, _ = replay(rewards[None].numpy(), load_method("gd2po_hard"))
-    assert after.total[0].tolist() == pytest.approx([1.0, 0.0], abs=1e-5)
+    output = load_method("gd2po_hard")(rewards)
+    made = energies((output.contributed * output.keep[..., None]).numpy())
+    assert made.total.tolist() == pytest.approx([1.0, 0.0], abs=1e-5)
 
 
 def test_reward_means_are_those_of_the_pool_before_filtering(rewards):

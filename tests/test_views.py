@@ -16,15 +16,15 @@ from dara.analysis.figures import FIGURES, render_figure
 from dara.analysis.figures.look import joined_notes
 from dara.analysis.published import read_published
 from dara.analysis.tables import TABLES, render_table
-from dara.analysis.view import CURVE, Mark
+from dara.analysis.view import CURVE, Mark, Setting
 from dara.analysis.view_published import PublishedView
 from dara.loading import ConfigurationError, load_published, read_methods
 from synthetic import METHODS, experiment, simulate, view
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = load_published(ROOT)
-SMALL, LARGE = ("Qwen2.5-1.5B-Instruct", 4), ("Qwen2.5-3B-Instruct", 4)
-R1_LARGE, QWEN3 = ("DeepSeek-R1-Distill-Qwen-7B", 16), ("Qwen3-4B-Instruct-2507", 16)
+SMALL, LARGE = Setting("Qwen2.5-1.5B-Instruct", 4), Setting("Qwen2.5-3B-Instruct", 4)
+R1_LARGE, QWEN3 = Setting("DeepSeek-R1-Distill-Qwen-7B", 16), Setting("Qwen3-4B-Instruct-2507", 16)
 FIRST_STEPS = {"grpo": [37, 43, 34, 31, 31], "gdpo": [18, 19, 75, 16, 65], "dara_sym": [14, 16, 15, 13, 29]}
 
 
@@ -170,7 +170,7 @@ def test_published_notes_are_those_of_what_is_shown(views):
 
 def test_settings_are_those_with_trained_models(views):
     assert views["tool_main"].settings == (SMALL, LARGE)
-    assert [size for _, size in views["group_size"].settings] == [4, 8, 16, 32]
+    assert [setting.group_size for setting in views["group_size"].settings] == [4, 8, 16, 32]
     assert views["group_size"].setting_label(views["group_size"].settings[1]) == "Qwen2.5-1.5B-Instruct, G=8"
     assert views["fixed_weight"].setting_label(views["fixed_weight"].settings[0]) == ""
 
@@ -215,7 +215,7 @@ def test_published_learning_draws_the_rewards_and_methods_that_it_has(views):
 
 def test_published_thresholds_are_lines_side_by_side(views):
     figure = FIGURES["crossing_strip"].draw(views["math_main"])
-    assert [axes.get_title(loc="left") for axes in figure.axes] == [f"{R1_LARGE[0]}, G=16", f"{QWEN3[0]}, G=16"]
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [f"{R1_LARGE.model}, G=16", f"{QWEN3.model}, G=16"]
     lines = {to_hex(line.get_color()): list(line.get_ydata()) for line in figure.axes[1].lines}
     assert lines[METHODS["dara_sym"].color] == [20, 37, 47, 51, 54, 59]
 
@@ -255,7 +255,7 @@ def test_a_source_that_lacks_a_number_says_so(module, name, message, views):
         FIGURES[module].draw(views[name])
 
 
-@pytest.mark.parametrize("module", ["comparisons", "final_scores", "runs", "score_intervals"])
+@pytest.mark.parametrize("module", ["comparisons", "final_scores", "math_sets", "rates", "runs", "score_intervals"])
 def test_tables_of_single_runs_are_not_built_of_published_numbers(module, views):
     with pytest.raises(ValueError, match="published: experiment tool_main"):
         TABLES[module].build(views["tool_main"])

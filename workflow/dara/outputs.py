@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dara.config import Configuration, Experiment
+from dara.config import Configuration, Experiment, TaskSettings
 from dara.loading import ConfigurationError, load_published
 
 FORMS = {"tables": ("md", "tex", "csv"), "side_by_side": ("md", "tex", "csv"), "figures": ("png", "svg")}
+
+NEEDS: dict[str, Callable[[TaskSettings], bool]] = {
+    "validation_curves": lambda task: task.validation is not None,
+    "math_sets": lambda task: task.benchmark.name == "math_five",
+}
+"""Modules that show what not every preset evaluates: an experiment's output of them is only planned where it does."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +39,13 @@ class Outputs:
 
     @classmethod
     def of_preset(cls, configuration: Configuration, root: Path, directory: Path) -> Outputs:
-        """The outputs of a preset's experiments, with the methods that it trains."""
+        """The outputs of a preset's experiments, with the methods that it trains, but without what it cannot show."""
         experiments = {}
         for name, matrix in configuration.preset.experiments.items():
             found = configuration.experiments[name]
-            experiments[name] = found.model_copy(update={"methods": configuration.methods_of(found, matrix)})
+            task = configuration.preset.tasks[found.task]
+            shown = {kind: _possible(getattr(found, kind), task) for kind in FORMS}
+            experiments[name] = found.model_copy(update={"methods": configuration.methods_of(found, matrix), **shown})
         configured = {name: f"experiments/{name}.yaml" for name in experiments}
         return cls(experiments, configured, root, directory, f"preset {configuration.preset.preset}")
 
@@ -85,3 +93,8 @@ class Outputs:
 
     def _in_config(self, *names: str) -> list[str]:
         return [os.path.relpath(self.root / "config" / name) for name in names]
+
+
+def _possible(outputs: Mapping[str, str], task: TaskSettings) -> dict[str, str]:
+    """Of an experiment's outputs of one kind, those whose numbers the task's settings give."""
+    return {output: module for output, module in outputs.items() if NEEDS.get(module, lambda _: True)(task)}

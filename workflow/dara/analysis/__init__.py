@@ -5,7 +5,6 @@ docs/statistics.md defines every number.
 
 from dara.analysis.collect import analyse, collect
 from dara.analysis.crossing import Crossing, first_crossing, stable_crossing
-from dara.analysis.curves import check_steps, series_of
 from dara.analysis.frames import FRAMES, FrameError, read_frame, write_frame
 from dara.analysis.hierarchical import hierarchical_interval, metric_differences
 from dara.analysis.intervals import (
@@ -19,7 +18,7 @@ from dara.analysis.intervals import (
 from dara.analysis.paired import PairedDifference, paired_crossings, paired_scores
 from dara.analysis.records import RecordError
 from dara.analysis.speed_up import SpeedUp, speed_up
-from dara.analysis.summary import median, median_curve, quartiles, summarise_seeds
+from dara.analysis.summary import median, quartiles, summarise_seeds
 from dara.analysis.survival import (
     CrossingTimes,
     LogRank,
@@ -46,7 +45,6 @@ __all__ = [
     "analyse",
     "bootstrap_interval",
     "bootstrap_intervals",
-    "check_steps",
     "collect",
     "crossing_times",
     "first_crossing",
@@ -55,7 +53,6 @@ __all__ = [
     "keyed_generator",
     "log_rank",
     "median",
-    "median_curve",
     "median_step",
     "median_text",
     "metric_differences",
@@ -64,7 +61,6 @@ __all__ = [
     "quartiles",
     "read_frame",
     "restricted_mean",
-    "series_of",
     "speed_up",
     "stable_crossing",
     "summarise_seeds",

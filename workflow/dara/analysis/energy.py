@@ -1,14 +1,12 @@
 """Densities and energies of rewards, from raw rewards.
 
-The trainer logs the same quantities for the batches it used. This is an independent computation in NumPy: it checks
-the log, needs no model library, and says what another method would have made of the same batches.
+The trainer logs the same quantities for the batches it used. This is an independent computation in NumPy, which checks
+the log and needs no model library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -79,35 +77,3 @@ def energy_share(energy: np.ndarray) -> np.ndarray:
     """Energy of each reward over the sum of all rewards, (..., K); NaN where the sum is 0."""
     total = np.asarray(energy, dtype=np.float64).sum(axis=-1, keepdims=True)
     return np.divide(energy, total, out=np.full(np.shape(energy), np.nan), where=total > 0)
-
-
-def replay(
-    rewards: np.ndarray,
-    method: Callable[..., Any],
-    *,
-    lengths: np.ndarray | None = None,
-    ranges: Sequence[tuple[float, float]] | None = None,
-) -> tuple[Energies, np.ndarray]:
-    """What a method makes of logged batches, in their order (so that a method with a state is replayed rightly).
-
-    Args:
-        rewards: (steps, B, G, K) raw rewards.
-        method: from `dara.methods.load_method`.
-        lengths: (steps, B, G) response tokens, for a method that needs them.
-        ranges: smallest and largest value of each reward, for a method that needs them.
-
-    Returns:
-        Energies of the contributions of kept responses, arrays (steps, K), and the weights (steps, K), 1 where the
-        method has none.
-    """
-    import torch  # here, because reading frames and drawing must not pay the seconds that its import takes
-
-    positive, negative, weights = [], [], []
-    for step, batch in enumerate(rewards):
-        tokens = None if lengths is None else torch.tensor(lengths[step])
-        out = method(torch.tensor(batch), lengths=tokens, ranges=ranges)
-        contributed = energies(np.where(out.keep[..., None], out.contributed, 0.0))
-        positive.append(contributed.positive)
-        negative.append(contributed.negative)
-        weights.append(out.weights.numpy())
-    return Energies(np.stack(positive), np.stack(negative)), np.stack(weights)

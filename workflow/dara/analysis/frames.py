@@ -85,6 +85,7 @@ FRAMES = {
         (
             *_strings("experiment", "model"),
             Column("group_size", "int"),
+            *_strings("engine"),
             Column("step", "int"),
             *_strings("benchmark", "metric", "method"),
             Column("baseline", "str", empty=True),
@@ -93,7 +94,7 @@ FRAMES = {
             Column("n_seeds", "int"),
             Column("n_questions", "int"),
         ),
-        ("experiment", "model", "group_size", "benchmark", "metric", "method", "baseline"),
+        ("experiment", "model", "group_size", "engine", "benchmark", "metric", "method", "baseline"),
     ),
     "crossings": Frame(
         (

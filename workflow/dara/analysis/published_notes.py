@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
-BASE = "base"
-"""The method of a base model, of which there is one evaluation."""
+from dara.analysis.names import BASE
 
 Who = tuple[str, str, int | None]
 """What a number is about: the model or group size (where there are several), the method, the seed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,10 @@ class RecordError(ValueError):
 
 @dataclass(frozen=True)
 class Run:
-    """A planned run: its identity, its directory, and how it ended (None: it has not, the run is missing)."""
+    """A planned run: its identity, its directory, and how it ended (None: it has not, the run is missing).
+
+    sums: of each checkpoint, file -> sha256.
+    """
 
     run_id: str
     directory: Path
@@ -33,6 +36,7 @@ class Run:
     outcome: str | None
     steps: int
     checkpoints: tuple[int, ...]
+    sums: dict[int, dict[str, str]] = field(default_factory=dict)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -80,7 +84,11 @@ def _finished(name: str, directory: Path, spec: RunSpec, manifest: Any, path: Pa
     steps = int(manifest["steps"])
     if manifest["outcome"] == "completed" and steps != spec.steps:
         raise RecordError(f"{path}: completed with {steps} steps; the specification plans {spec.steps}")
-    return Run(name, directory, spec, manifest["outcome"], steps, tuple(sorted(map(int, manifest["checkpoints"]))))
+    for step, checkpoint in manifest["checkpoints"].items():
+        if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("sha256"), dict):
+            raise RecordError(f"{path}: checkpoint {step} has no 'sha256', the checksums of its files; train it again")
+    sums = {int(step): checkpoint["sha256"] for step, checkpoint in manifest["checkpoints"].items()}
+    return Run(name, directory, spec, manifest["outcome"], steps, tuple(sorted(sums)), sums)
 
 
 def read_metrics(run: Run) -> list[dict[str, float]]:

@@ -13,35 +13,25 @@ import pandas as pd
 from dara.analysis.frames import rows_to_frame
 from dara.analysis.hierarchical import hierarchical_interval, metric_differences
 from dara.analysis.intervals import t_interval
+from dara.analysis.names import BASELINE, FIXED, SCORES
 from dara.analysis.records import Run
 from dara.analysis.scores import DECIMALS
+from dara.analysis.view import Setting
 from dara.evaluation.records import Metric
 from dara.evaluation.score import read_scores, scores_path, summarise
-
-METRICS = {
-    "tool_calling": ("average_accuracy", "average_format"),
-    "math": ("acc", "exceed", "joint", "strict", "math_verify"),
-}
-"""The scores of each task that are compared at the end."""
-
-BASELINES = {"static_asym": "dara_asym", "static_sym": "dara_sym"}
-"""What a method of fixed weights is to be set against: the difference is adaptive minus fixed."""
-
-BASELINE = "gdpo"
-"""What every other method is set against, where an experiment has it."""
+from dara.specs import VALIDATION_OF_TASK
 
 Seeds = dict[tuple[int, int], dict[str, Metric]]
 """The metrics of each run of a method, by (seed, repeat)."""
 
 
 @dataclass(frozen=True)
-class Setting:
-    """The completed runs of one model and group size in an experiment, at the last step that all of them have."""
+class Group:
+    """The completed runs of one setting in an experiment, at the last step that all of them have."""
 
     experiment: str
     task: str
-    model: str
-    group_size: int
+    setting: Setting
     step: int
     benchmark: str
     runs: dict[str, Seeds]  # by method
@@ -55,8 +45,10 @@ def score_intervals_frame(
 ) -> pd.DataFrame:
     """The frame score_intervals: a row an experiment, setting, metric and method, or difference of two methods.
 
-    All of a setting's rows are at the last step that its completed runs share. Intervals are keyed by what they are of,
-    not by the experiment, so that two experiments that share runs show the same interval of them.
+    All of a setting's rows are at the last step that its completed runs share. A setting is a model, group size and
+    engine: runs of two engines are never pooled. Resamples are keyed by what they are of, not by the experiment, so
+    that two experiments that share runs show the same interval of them; the engine is no part of that key, so two
+    engines have the same draws of seeds and questions.
 
     Args:
         runs: every planned run; missing and diverged ones are in no row.
@@ -65,71 +57,93 @@ def score_intervals_frame(
         benchmarks: for each task, the names of its benchmarks.
 
     Raises:
-        ValueError: a score file that is missing or damaged, or runs of one benchmark with unlike questions.
+        ValueError: a score file that is missing or damaged, runs of one benchmark with unlike questions, or two runs of
+            a method, setting, seed and repeat.
     """
     rows = [
         row
         for experiment, names in experiments.items()
-        for setting in _settings(experiment, [runs[name] for name in names], score_dirs, benchmarks)
-        for row in _rows(setting)
+        for group in _groups(experiment, [runs[name] for name in names], score_dirs, benchmarks)
+        for row in _rows(group)
     ]
     return rows_to_frame(rows, "score_intervals")
 
 
-def _settings(
+def _groups(
     experiment: str, runs: Iterable[Run], score_dirs: Mapping[str, Path], benchmarks: Mapping[str, Sequence[str]]
-) -> Iterable[Setting]:
-    by_place: dict[tuple[str, str, int], list[Run]] = {}
+) -> Iterable[Group]:
+    by_place: dict[tuple[str, Setting], list[Run]] = {}
     for run in runs:
         if run.outcome == "completed":
-            by_place.setdefault((run.spec.task, run.spec.model.name, run.spec.group_size), []).append(run)
-    for (task, model, size), found in by_place.items():
-        common = set.intersection(*(set(run.checkpoints) for run in found))
+            setting = Setting(run.spec.model.name, run.spec.group_size, run.spec.engine)
+            by_place.setdefault((run.spec.task, setting), []).append(run)
+    for (task, setting), found in by_place.items():
+        ours, common = _by_method(experiment, found), set.intersection(*(set(run.checkpoints) for run in found))
         for benchmark in benchmarks.get(task, ()) if common else ():
-            scored: dict[str, Seeds] = {}
-            for run in found:
-                frame = read_scores(scores_path(Path(score_dirs[run.run_id]), max(common), benchmark), benchmark)
-                key = (run.spec.seed, run.spec.repeat)
-                scored.setdefault(run.spec.method.name, {})[key] = summarise(frame, benchmark)
-            yield Setting(experiment, task, model, size, max(common), benchmark, scored)
+            if benchmark not in VALIDATION_OF_TASK.values():
+                step = max(common)
+                scored = {
+                    method: {key: _metrics(run, score_dirs, step, benchmark) for key, run in seeds.items()}
+                    for method, seeds in ours.items()
+                }
+                yield Group(experiment, task, setting, step, benchmark, scored)
 
 
-def _rows(setting: Setting) -> Iterable[dict[str, Any]]:
-    for metric in METRICS[setting.task]:
+def _metrics(run: Run, score_dirs: Mapping[str, Path], step: int, benchmark: str) -> dict[str, Metric]:
+    path = scores_path(Path(score_dirs[run.run_id]), step, benchmark)
+    return summarise(read_scores(path, benchmark), benchmark)
+
+
+def _by_method(experiment: str, runs: Iterable[Run]) -> dict[str, dict[tuple[int, int], Run]]:
+    """The runs of one setting by method, and by (seed, repeat)."""
+    found: dict[str, dict[tuple[int, int], Run]] = {}
+    for run in runs:
+        seeds, key = found.setdefault(run.spec.method.name, {}), (run.spec.seed, run.spec.repeat)
+        if key in seeds:
+            raise ValueError(
+                f"experiment {experiment}: {seeds[key].run_id} and {run.run_id} are two runs of one method, model, "
+                "group size, engine, seed and repeat; what else they differ in needs an experiment of its own"
+            )
+        seeds[key] = run
+    return found
+
+
+def _rows(group: Group) -> Iterable[dict[str, Any]]:
+    for metric in SCORES[group.task]:
         by_method = {
             method: {seed: metrics[metric] for seed, metrics in seeds.items() if metric in metrics}
-            for method, seeds in setting.runs.items()
+            for method, seeds in group.runs.items()
         }
         for method, seeds in by_method.items():
             if seeds:
-                yield _row(setting, metric, method, "", seeds)
+                yield _row(group, metric, method, "", seeds)
         for method, baseline in differences(by_method):
             if paired := metric_differences(by_method[method], by_method[baseline]):
-                yield _row(setting, metric, method, baseline, paired)
+                yield _row(group, metric, method, baseline, paired)
 
 
 def differences(methods: Iterable[str]) -> list[tuple[str, str]]:
     """The pairs (method, what it is set against) among `methods`, which are compared in an experiment."""
     methods = list(methods)
     pairs = [(method, BASELINE) for method in methods if BASELINE in methods and method != BASELINE]
-    return pairs + [(adaptive, fixed) for fixed, adaptive in BASELINES.items() if {fixed, adaptive} <= set(methods)]
+    return pairs + [(adaptive, fixed) for adaptive, fixed in FIXED.items() if {fixed, adaptive} <= set(methods)]
 
 
-def _row(setting: Setting, metric: str, method: str, baseline: str, seeds: Mapping[Any, Metric]) -> dict[str, Any]:
+def _row(group: Group, metric: str, method: str, baseline: str, seeds: Mapping[Any, Metric]) -> dict[str, Any]:
     scores = [seeds[seed].score for seed in sorted(seeds)]
     over_seeds = t_interval(scores)
-    place = (setting.task, setting.benchmark, setting.model, f"G={setting.group_size}", f"step {setting.step}")
+    setting = group.setting
+    place = (group.task, group.benchmark, setting.model, f"G={setting.group_size}", f"step {group.step}")
     key = ("score_intervals", *place, metric, f"{method}-{baseline}" if baseline else method)
     both = hierarchical_interval(seeds, key=key, shared=True)
     values = {"value": math.fsum(scores) / len(scores)}
     for prefix, interval in (("t_", over_seeds), ("", both)):
         values |= {f"{prefix}low": interval.low, f"{prefix}high": interval.high} if interval else {}
     return {
-        "experiment": setting.experiment,
-        "model": setting.model,
-        "group_size": setting.group_size,
-        "step": setting.step,
-        "benchmark": setting.benchmark,
+        "experiment": group.experiment,
+        **setting._asdict(),
+        "step": group.step,
+        "benchmark": group.benchmark,
         "metric": metric,
         "method": method,
         "baseline": baseline,

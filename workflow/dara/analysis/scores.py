@@ -11,13 +11,12 @@ import pandas as pd
 
 from dara.analysis.frames import rows_to_frame
 from dara.analysis.intervals import Interval, bootstrap_intervals
-from dara.analysis.records import RecordError, Run, read_json
+from dara.analysis.names import BASE
+from dara.analysis.records import RecordError, Run
+from dara.analysis.score_files import Scored, check_identities, listed_scores, read_listed
 from dara.evaluation.records import Metric
-from dara.evaluation.score import check_scorers, identity_path, read_scores, scores_path, summarise
+from dara.evaluation.score import check_scorers, summarise
 from dara.runs import base_id
-
-BASE = "base"
-"""The method of a base model, which is scored once, at step 0."""
 
 DECIMALS = 12
 """Scores are rounded to this: sums of weights give 1.0000000000000002, and an interval that misses its own value by
@@ -36,37 +35,42 @@ def checkpoint_scores_frame(
 
     Raises:
         RecordError: a run or base model without a directory; responses of one benchmark that were made with unlike
-            settings, or on other questions.
+            settings, on other questions, or by other checkpoints than the run's manifest names; a score file that is
+            not the one that was written.
         ValueError: a score file that is missing or damaged.
     """
-    scored = _scored(runs)
-    for name in scored:
-        if name not in score_dirs:
-            raise RecordError(f"{name}: the directory of its scores is not given")
+    scored = _scored(runs, score_dirs)
     rows = []
     for benchmark in sorted({name for names in benchmarks.values() for name in names}):
-        of_benchmark = {name: one for name, one in scored.items() if benchmark in benchmarks.get(one[0]["task"], ())}
-        _check_identities({name: Path(score_dirs[name]) for name in of_benchmark}, benchmark)
-        check_scorers({name: Path(score_dirs[name]) for name, (_, steps) in of_benchmark.items() if steps}, benchmark)
-        for name, (identity, steps) in of_benchmark.items():
-            for step in steps:
-                frame = read_scores(scores_path(Path(score_dirs[name]), step, benchmark), benchmark)
+        mine = [one for one in scored if benchmark in benchmarks.get(one.columns["task"], ())]
+        check_identities(mine, benchmark)
+        check_scorers({one.name: one.directory for one in mine if one.steps}, benchmark)
+        for one in mine:
+            listed = listed_scores(one, benchmark)
+            for step in one.steps:
+                frame = read_listed(one, step, benchmark, listed)
                 rows += [
-                    identity | {"step": step, "benchmark": benchmark} | row
-                    for row in score_rows(summarise(frame, benchmark), (name, str(step), benchmark))
+                    one.columns | {"step": step, "benchmark": benchmark} | row
+                    for row in score_rows(summarise(frame, benchmark), (one.name, str(step), benchmark))
                 ]
     return rows_to_frame(rows, "checkpoint_scores")
 
 
-def _scored(runs: Collection[Run]) -> dict[str, tuple[dict[str, Any], tuple[int, ...]]]:
-    """Everything that has scores: id -> (the columns that name it, its steps)."""
+def _scored(runs: Collection[Run], score_dirs: Mapping[str, Path]) -> list[Scored]:
+    """Everything that has scores, each once."""
     scored = {}
     for run in runs:
-        base = {"run_id": base_id(run.spec.model), "method": BASE, "group_size": None, "seed": None}
-        scored[base["run_id"]] = (run.identity | base, (0,))
+        base = base_id(run.spec.model)
+        columns = run.identity | {"run_id": base, "method": BASE, "group_size": None, "seed": None}
+        scored[base] = (columns, (0,), None)
         if run.outcome:
-            scored[run.run_id] = (run.identity, run.checkpoints)
-    return scored
+            scored[run.run_id] = (run.identity, run.checkpoints, run.sums)
+    for name in scored:
+        if name not in score_dirs:
+            raise RecordError(f"{name}: the directory of its scores is not given")
+    return [
+        Scored(name, columns, Path(score_dirs[name]), steps, sums) for name, (columns, steps, sums) in scored.items()
+    ]
 
 
 def score_rows(metrics: Mapping[str, Metric], key: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -96,19 +100,3 @@ def _row(name: str, metric: Metric, interval: Interval | None) -> dict[str, Any]
         "high": round(interval.high, DECIMALS) if interval else None,
         "n_questions": len(metric.values),
     }
-
-
-def _check_identities(directories: Mapping[str, Path], benchmark: str) -> None:
-    """Responses of a benchmark must come from the same cases, sampler, versions, decoding and seed."""
-    first: tuple[str, dict[str, Any]] | None = None
-    for name, directory in sorted(directories.items()):
-        path = identity_path(directory, benchmark)
-        identity = {key: value for key, value in read_json(path).items() if key != "checkpoints"}
-        if first is None:
-            first = (name, identity)
-        unlike = sorted(key for key in {*first[1], *identity} if first[1].get(key) != identity.get(key))
-        if unlike:
-            raise RecordError(
-                f"{path}: {name} was evaluated with another {', '.join(unlike)} than {first[0]}; scores are compared "
-                "only when they were made alike, so evaluate one of them again"
-            )

@@ -10,10 +10,15 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from dara.analysis.names import BASE, ENGINES, VALIDATION
+from dara.analysis.view import Setting, name_of
 from dara.config import Experiment, MethodEntry
+from dara.specs import VALIDATION_OF_TASK
 
 Frames = Mapping[str, pd.DataFrame]
-Setting = tuple[str, int]
+
+RUN = ("seed", "repeat")
+"""What tells the runs of one method in one setting apart, and pairs them with those of another method."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,8 @@ class Selection:
     """The runs of one experiment.
 
     `planned` has one row a planned run, `present` those of them that exist (origin is not "missing"); `methods` is
-    in the order of the experiment, and may hold a method without a run; `settings` are the (model, group size) pairs.
+    in the order of the experiment, and may hold a method without a run. Runs of one method in one of `settings` differ
+    in seed or repeat, and in nothing else.
     """
 
     experiment: Experiment
@@ -31,12 +37,16 @@ class Selection:
     settings: tuple[Setting, ...]
 
     def of_setting(self, frame: pd.DataFrame, setting: Setting) -> pd.DataFrame:
-        """The rows of `frame` that belong to one (model, group size)."""
-        return frame[(frame["model"] == setting[0]) & (frame["group_size"] == setting[1])]
+        """The rows of `frame` that belong to one setting; the frames of runs know their engine from `planned`."""
+        mine = (frame["model"] == setting.model) & (frame["group_size"] == setting.group_size)
+        if "engine" in frame.columns:
+            return frame[mine & (frame["engine"] == setting.engine)]
+        trained = self.planned.loc[self.planned["engine"] == setting.engine, "run_id"]
+        return frame[mine & frame["run_id"].isin(trained)]
 
     def setting_label(self, setting: Setting) -> str:
-        """`model, G=4`; empty where the experiment has one setting and needs no label."""
-        return f"{setting[0]}, G={setting[1]}" if len(self.settings) > 1 else ""
+        """`model, G=4`, and the engine where there are several; empty where the experiment has one setting."""
+        return name_of(setting, self.settings) if len(self.settings) > 1 else ""
 
     def method_label(self, method: str) -> str:
         """The method's label, with the number of its runs where some of the planned ones are missing."""
@@ -49,7 +59,11 @@ class Selection:
 
 
 def select(frames: Frames, experiment: Experiment, methods: Mapping[str, MethodEntry]) -> Selection:
-    """The experiment's own runs, from the frame `runs`; ValueError without any, or with an unknown method."""
+    """The experiment's own runs, from the frame `runs`.
+
+    Raises:
+        ValueError: there is none, a method is unknown, or two runs of a method differ in more than seed and repeat.
+    """
     runs = frames["runs"]
     planned = runs[runs["experiment"] == experiment.experiment]
     if planned.empty:
@@ -65,15 +79,57 @@ def select(frames: Frames, experiment: Experiment, methods: Mapping[str, MethodE
                 f"experiment {experiment.experiment}: method {method!r} has no row in the methods "
                 f"({', '.join(methods)}); add it with a label and a color to config/methods.yaml"
             )
-    planned = planned.sort_values(["model", "group_size", "seed", "repeat"], kind="stable").reset_index(drop=True)
-    settings = planned[["model", "group_size"]].drop_duplicates().itertuples(index=False, name=None)
+    order = ["model", "group_size", "engine", *RUN]
+    planned = planned.sort_values(order, kind="stable", key=_ranked).reset_index(drop=True)
+    _check_apart(planned, experiment)
+    settings = planned[["model", "group_size", "engine"]].drop_duplicates().itertuples(index=False, name=None)
     return Selection(
         experiment=experiment,
         planned=planned,
         present=planned[planned["origin"] != "missing"],
         methods={method: methods[method] for method in [*listed, *others]},
-        settings=tuple((str(model), int(size)) for model, size in settings),
+        settings=tuple(Setting(str(model), int(size), str(engine)) for model, size, engine in settings),
     )
+
+
+def _ranked(column: pd.Series) -> pd.Series:
+    """A column as it is sorted: engines as in ENGINES."""
+    return column.map({name: rank for rank, name in enumerate(ENGINES)}) if column.name == "engine" else column
+
+
+def _check_apart(planned: pd.DataFrame, experiment: Experiment) -> None:
+    """Runs that count as seeds of one thing must be that."""
+    key = ["model", "group_size", "engine", "method", *RUN]
+    repeated = planned[planned.duplicated(key, keep=False)]
+    if len(repeated):
+        first, second = repeated.sort_values([*key, "run_id"])["run_id"].iloc[:2]
+        raise ValueError(
+            f"experiment {experiment.experiment}: {first} and {second} are two runs of one method, model, group size, "
+            "engine and seed, so they differ in another setting and cannot be pooled; give the other one an experiment "
+            "of its own"
+        )
+
+
+def scores_of(frames: Frames) -> pd.DataFrame:
+    """The frame checkpoint_scores, in which the name of a metric says its benchmark.
+
+    A reward on validation rows is `validation/<reward>`; the others are the task's benchmark's, which is one.
+
+    Raises:
+        ValueError: a metric of two benchmarks at one step of a run.
+    """
+    scores = frames["checkpoint_scores"]
+    validated = scores["benchmark"].isin(list(VALIDATION_OF_TASK.values()))
+    scores = scores.assign(metric=scores["metric"].where(~validated, VALIDATION + scores["metric"]))
+    twice = scores[scores.duplicated(["run_id", "metric", "step"], keep=False)]
+    if len(twice):
+        row = twice.iloc[0]
+        benchmarks = ", ".join(sorted(set(twice.loc[twice["metric"] == row["metric"], "benchmark"])))
+        raise ValueError(
+            f"checkpoint_scores: run {row['run_id']} has {row['metric']} of {benchmarks}; scores of a task come from "
+            "one benchmark, and from its validation rows"
+        )
+    return scores
 
 
 def rows_of(selection: Selection, frames: Frames, name: str, what: str, **equal: object) -> pd.DataFrame:
@@ -90,12 +146,11 @@ def rows_of(selection: Selection, frames: Frames, name: str, what: str, **equal:
     return chosen
 
 
-def base_rows(selection: Selection, frames: Frames, metrics: Iterable[str]) -> pd.DataFrame:
-    """The step-0 scores of the base models that the experiment's runs start from; empty where they were not scored."""
-    frame = frames["checkpoint_scores"]
-    models = {model for model, _ in selection.settings}
-    chosen = (frame["method"] == "base") & (frame["task"] == selection.experiment.task) & frame["model"].isin(models)
-    return frame[chosen & frame["metric"].isin(list(metrics))]
+def base_rows(selection: Selection, scores: pd.DataFrame, metrics: Iterable[str]) -> pd.DataFrame:
+    """Of `scores_of`, those at step 0 of the base models that the runs start from; empty where none was scored."""
+    models = {setting.model for setting in selection.settings}
+    chosen = (scores["method"] == BASE) & (scores["task"] == selection.experiment.task) & scores["model"].isin(models)
+    return scores[chosen & scores["metric"].isin(list(metrics))]
 
 
 def run_name(run: object) -> str:
@@ -122,7 +177,7 @@ def _note(selection: Selection, title: str, runs: pd.DataFrame) -> str:
     """`Diverged: GRPO seed 101 at step 23.`; a missing run has no step."""
     parts = []
     for run in runs.itertuples():
-        setting = selection.setting_label((run.model, run.group_size))
+        setting = selection.setting_label(Setting(run.model, run.group_size, run.engine))
         where = f" ({setting})" if setting else ""
         at = "" if run.origin == "missing" else f" at step {run.steps}"
         parts.append(f"{selection.methods[run.method].label} {run_name(run)}{where}{at}")

@@ -13,6 +13,9 @@ from dara.analysis.survival import CrossingTimes, median_step, median_text, rest
 
 Centre = Literal["median", "restricted_mean"]
 
+Bounds = tuple[np.ndarray, np.ndarray]
+"""Lower and upper bounds (R,) of a median or a mean, of each resample."""
+
 
 @dataclass(frozen=True)
 class SpeedUp:
@@ -48,8 +51,19 @@ class SpeedUp:
 
     @property
     def saved_interval(self) -> tuple[float, float] | None:
-        """Ends of the interval of `saved`."""
+        """Ends of the interval of `saved`, at most 1."""
         return (1 - self.ratio_interval.high, 1 - self.ratio_interval.low) if self.ratio_interval else None
+
+    @property
+    def saved_ends(self) -> tuple[float, float] | None:
+        """`saved_interval` as it is printed: infinite ends are those that the budget leaves open.
+
+        The upper end is 1 where the baseline's is open, and only there: no method crosses in 0 steps.
+        """
+        if self.saved_interval is None:
+            return None
+        low, high = self.saved_interval
+        return low, math.inf if high == 1 else high
 
 
 def speed_up(
@@ -81,24 +95,17 @@ def speed_up(
         raise ValueError(f"resamples must be at least 1 and level between 0 and 1 (given: {resamples}, {level})")
     horizon = min(method.horizon, baseline.horizon)
     counts = (len(method.steps), len(baseline.steps), len(set(method.keys) & set(baseline.keys)))
-    reason = _reason(method, baseline, of, horizon)
     if of == "median":
         centres = median_step(method), median_step(baseline)
     else:
         centres = tuple(restricted_mean(t, horizon) if horizon > 0 else math.nan for t in (method, baseline))
-    if reason:
+    if reason := _reason(method, baseline, of, horizon):
         return SpeedUp(of, *centres, math.nan, math.nan, None, None, *counts, reason)
     intervals: tuple[Interval | None, Interval | None] = (None, None)
     if min(counts[:2]) > 1:
         rng = keyed_generator(*((key,) if isinstance(key, str) else key))
-        (low, high), (low_base, high_base) = (
-            _centre(times, rows, of, horizon) for times, rows in _draw(method, baseline, resamples, rng)
-        )
-        n = sum(counts[:2])
-        intervals = (
-            _interval(low - high_base, high - low_base, n, level),
-            _interval(low / high_base, high / low_base, n, level),
-        )
+        bounds = [_centre(times, rows, of, horizon) for times, rows in _draw(method, baseline, resamples, rng)]
+        intervals = _intervals(*bounds, sum(counts[:2]), level)
     return SpeedUp(of, *centres, centres[0] - centres[1], centres[0] / centres[1], *intervals, *counts)
 
 
@@ -130,7 +137,7 @@ def _draw(
     return result
 
 
-def _centre(times: CrossingTimes, rows: np.ndarray, of: Centre, tau: float) -> tuple[np.ndarray, np.ndarray]:
+def _centre(times: CrossingTimes, rows: np.ndarray, of: Centre, tau: float) -> Bounds:
     """Median or restricted mean of the runs at the positions `rows` (R, n): the lower and the upper bounds (R,).
 
     They differ where the median is that of a run which did not cross: it is known to be later than its last step.
@@ -142,6 +149,15 @@ def _centre(times: CrossingTimes, rows: np.ndarray, of: Centre, tau: float) -> t
     low, high = (np.sort(values[rows], axis=1) for values in (steps, np.where(times.crossed, steps, np.inf)))
     middle = [(rows.shape[1] - 1) // 2, rows.shape[1] // 2]
     return low[:, middle].mean(axis=1), high[:, middle].mean(axis=1)
+
+
+def _intervals(method: Bounds, baseline: Bounds, n: int, level: float) -> tuple[Interval, Interval]:
+    """The intervals of the difference and of the ratio of two methods."""
+    (low, high), (low_base, high_base) = method, baseline
+    return (
+        _interval(low - high_base, high - low_base, n, level),
+        _interval(low / high_base, high / low_base, n, level),
+    )
 
 
 def _interval(low: np.ndarray, high: np.ndarray, n: int, level: float) -> Interval:

@@ -1,4 +1,4 @@
-"""Summaries over seeds: medians and quartiles, also of whole curves, and means with their intervals."""
+"""Summaries over seeds: medians and quartiles, and means with their intervals."""
 
 from __future__ import annotations
 
@@ -8,11 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from dara.analysis.curves import check_steps
 from dara.analysis.intervals import bootstrap_interval, t_interval
-
-CELL = ("task", "model", "method", "group_size")
-"""What seeds are pooled over."""
 
 
 def median(values: Sequence[float] | np.ndarray) -> float:
@@ -44,32 +40,6 @@ def quartiles(values: Sequence[float] | np.ndarray) -> tuple[np.ndarray, np.ndar
         raise ValueError("quartiles need finite values; take `median` where some runs did not get there")
     low, middle, high = np.quantile(array, [0.25, 0.5, 0.75], axis=0)
     return low, middle, high
-
-
-def median_curve(curves: pd.DataFrame, metric: str, by: Sequence[str] = CELL) -> pd.DataFrame:
-    """Median and quartiles of a metric over the runs of each cell, at each step.
-
-    A run that ended early (diverged) counts at the steps it has; `n` says how many runs a step rests on. Where the
-    median curve crosses is the paper's headline; it is not the median of the runs' crossings.
-
-    Args:
-        curves: the frame training_curves.
-        metric: for example "reward/format/mean".
-        by: columns that make a cell.
-
-    Returns:
-        Columns *by, step, median, q25, q75, n, sorted by cell and step.
-
-    Raises:
-        ValueError: no row has the metric, or a run has a gap or a repeat in its steps.
-    """
-    rows = curves[curves["metric"] == metric]
-    if rows.empty:
-        raise ValueError(f"training_curves: no run has the metric {metric!r}")
-    check_steps(rows)
-    cells = rows.dropna(subset=["value"]).groupby([*by, "step"], sort=True)["value"]
-    table = cells.quantile([0.25, 0.5, 0.75]).unstack().set_axis(["q25", "median", "q75"], axis=1)
-    return table[["median", "q25", "q75"]].assign(n=cells.size()).reset_index()
 
 
 def summarise_seeds(frame: pd.DataFrame, name: str, by: Sequence[str]) -> pd.DataFrame:

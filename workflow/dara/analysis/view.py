@@ -6,26 +6,41 @@ the tidy frames of a preset, `PublishedView` (view_published.py) reads the files
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import pandas as pd
 
+from dara.analysis.names import ENGINES
 from dara.config import Experiment, MethodEntry
-
-Setting = tuple[str, int | None]
-"""Model and group size; None where a source does not say."""
 
 CURVE = ("low", "middle", "high", "n")
 """Columns of a curve, indexed by step: the middle over runs, the ends of its band (NaN without one), runs behind it."""
+
+
+class Setting(NamedTuple):
+    """What runs of one method must share to be seeds of the same thing; None where a source does not say."""
+
+    model: str
+    group_size: int | None
+    engine: str | None = None
+
+
+def name_of(setting: Setting, among: Iterable[Setting]) -> str:
+    """`model, G=4`, and the engine where `among` has several."""
+    parts = [setting.model] if setting.group_size is None else [setting.model, f"G={setting.group_size}"]
+    if len({other.engine for other in among}) > 1 and setting.engine is not None:
+        parts.append(ENGINES.get(setting.engine, setting.engine))
+    return ", ".join(parts)
 
 
 @dataclass(frozen=True)
 class Mark:
     """One run's crossing of a threshold.
 
-    step: where it crossed, None if it did not; budget: the steps that the run had.
+    step: where it crossed, None if it did not; budget: the steps that the run had; seed and repeat name the run (None:
+    the seed was not published).
     """
 
     seed: int | None
@@ -33,14 +48,15 @@ class Mark:
     status: Literal["reached", "pending", "not_reached"]
     pending_step: int | None
     budget: int
+    repeat: int = 0
 
 
 @dataclass(frozen=True)
 class Estimate:
     """A score with what is known about its spread, in the unit of the metric (scores are fractions).
 
-    low, high: a 95 % interval, None without one; sd: sample standard deviation over runs; n: runs; note: what a reader
-    must know, such as an exclusion.
+    low, high: a 95 % interval over runs, None without one; sd: sample standard deviation over runs; n: runs; note: what
+    a reader must know, such as an exclusion; question_low, question_high: of a single run, the interval over questions.
     """
 
     value: float
@@ -49,6 +65,8 @@ class Estimate:
     sd: float | None = None
     n: int | None = None
     note: str = ""
+    question_low: float | None = None
+    question_high: float | None = None
 
 
 class View(Protocol):
@@ -61,7 +79,7 @@ class View(Protocol):
     settings: tuple[Setting, ...]
 
     def setting_label(self, setting: Setting) -> str:
-        """`model, G=4`; empty where there is one setting."""
+        """`model, G=4`, and the engine where there are several; empty where there is one setting."""
 
     def method_label(self, method: str) -> str:
         """The method's label, with the number of its runs where planned ones are missing."""
@@ -75,7 +93,8 @@ class View(Protocol):
     def curve(self, metric: str, method: str, setting: Setting) -> pd.DataFrame:
         """Columns `CURVE` indexed by step. Empty where the source has none. `method` may be "base" (step 0 alone).
 
-        metric: a training metric (reward/format/mean, density/format, ...) or a score (average_accuracy, acc, ...).
+        metric: a training metric (reward/format/mean, density/format, ...), a score of the task's benchmark
+            (average_accuracy, acc, ...) or of its validation rows (validation/format, ...).
         """
 
     def curve_note(self, metric: str) -> str:

@@ -8,9 +8,10 @@ from typing import Literal
 import pandas as pd
 
 from dara.analysis.crossing import HOLD
+from dara.analysis.names import BASE
 from dara.analysis.published import MODELS, SETTING
-from dara.analysis.published_notes import BASE, published_notes
-from dara.analysis.view import CURVE, Estimate, Mark, Setting
+from dara.analysis.published_notes import published_notes
+from dara.analysis.view import CURVE, Estimate, Mark, Setting, name_of
 from dara.config import Experiment, MethodEntry
 
 SOURCE = "published"
@@ -73,7 +74,7 @@ class PublishedView:
 
     def setting_label(self, setting: Setting) -> str:
         """`model, G=4`; empty where there is one setting."""
-        return f"{setting[0]}, G={setting[1]}" if len(self.settings) > 1 else ""
+        return name_of(setting, self.settings) if len(self.settings) > 1 else ""
 
     def method_label(self, method: str) -> str:
         """The method's label."""
@@ -168,19 +169,18 @@ class PublishedView:
         return published_notes(self._shown(metrics, steps), labels)
 
     def _budget(self, setting: Setting) -> int:
-        model, size = setting
-        mine = self.rows[(self.rows["model"] == model) & _size(self.rows, size)]
+        mine = self.rows[(self.rows["model"] == setting.model) & _size(self.rows, setting.group_size)]
         stable = mine.loc[mine["metric"].str.startswith(f"{MARK_METRIC['stable']}/"), "value"].dropna()
         longest = mine["step"].max()
         found = [*self._planned_steps, *(stable + HOLD), *([] if pd.isna(longest) else [longest])]
         return int(max(found, default=0))
 
     def _rows(self, method: str, setting: Setting, files: Iterable[str]) -> pd.DataFrame:
-        model, size = setting
-        rows = self._by_method.get((method, model), self.rows[:0])
+        rows = self._by_method.get((method, setting.model), self.rows[:0])
         # The base model has no group size; it is the start of all.
         return rows[
-            rows["file"].isin(list(files)) & (rows["group_size"].isna() if method == BASE else _size(rows, size))
+            rows["file"].isin(list(files))
+            & (rows["group_size"].isna() if method == BASE else _size(rows, setting.group_size))
         ]
 
     def _curve_rows(self, metric: str, method: str, setting: Setting) -> pd.DataFrame:
@@ -216,8 +216,8 @@ class PublishedView:
 def _settings(rows: pd.DataFrame) -> tuple[Setting, ...]:
     """The (model, group size) pairs of trained models, in the order of `MODELS`."""
     trained = rows.loc[rows["method"] != BASE, ["model", "group_size"]].drop_duplicates()
-    pairs = {(model, None if pd.isna(size) else int(size)) for model, size in trained.itertuples(index=False)}
-    return tuple(sorted(pairs, key=lambda pair: (MODELS.index(pair[0]), pair[1] or 0)))
+    found = {Setting(model, None if pd.isna(size) else int(size)) for model, size in trained.itertuples(index=False)}
+    return tuple(sorted(found, key=lambda setting: (MODELS.index(setting.model), setting.group_size or 0)))
 
 
 def _size(rows: pd.DataFrame, size: int | None) -> pd.Series:

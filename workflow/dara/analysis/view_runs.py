@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from dara.analysis.intervals import t_interval
-from dara.analysis.selection import Frames, Selection, run_notes, select
+from dara.analysis.names import BASE
+from dara.analysis.selection import Frames, Selection, run_notes, scores_of, select
 from dara.analysis.summary import quartiles
 from dara.analysis.view import CURVE, Estimate, Mark, Setting, View
 from dara.config import Experiment, MethodEntry
-
-BASE = "base"
-"""The method of a base model's scores, at step 0."""
 
 
 class RunsView:
@@ -28,7 +27,8 @@ class RunsView:
         source: name of the preset.
 
     Raises:
-        ValueError: the preset has no run of the experiment, or a method has no row.
+        ValueError: the preset has no run of the experiment, a method has no row, or runs that are not alike would be
+            pooled.
     """
 
     def __init__(self, frames: Frames, experiment: Experiment, methods: Mapping[str, MethodEntry], source: str) -> None:
@@ -41,8 +41,13 @@ class RunsView:
         self.settings: tuple[Setting, ...] = self.selection.settings
         self._by_metric: dict[str, pd.DataFrame] = {}
 
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """The frame checkpoint_scores with the names of metrics that a view knows (`scores_of`)."""
+        return scores_of(self.frames)
+
     def setting_label(self, setting: Setting) -> str:
-        """`model, G=4`; empty where there is one setting."""
+        """`model, G=4`, and the engine where there are several; empty where there is one setting."""
         return self.selection.setting_label(setting)
 
     def method_label(self, method: str) -> str:
@@ -67,7 +72,7 @@ class RunsView:
         """`median and quartiles over 5 runs`, or `over 3 to 5 runs` where some are missing or were not scored."""
         ids = set(self._rows_of_metric(metric)["run_id"])
         present = self.selection.present
-        counts = present[present["run_id"].isin(ids)].groupby(["method", "model", "group_size"]).size()
+        counts = present[present["run_id"].isin(ids)].groupby(["method", "model", "group_size", "engine"]).size()
         if counts.empty:
             return ""
         few, many = int(counts.min()), int(counts.max())
@@ -83,33 +88,39 @@ class RunsView:
         near = (crossings["reward"] == reward) & np.isclose(crossings["threshold"].astype(float), threshold)
         by_run = crossings[near].set_index("run_id")
         return [
-            _mark(kind, int(run.seed), by_run.loc[run.run_id])
+            _mark(kind, int(run.seed), int(run.repeat), by_run.loc[run.run_id])
             for run in self._planned(method, setting).itertuples()
             if run.run_id in by_run.index
         ]
 
     def score(self, metric: str, method: str, setting: Setting, step: int | None) -> Estimate | None:
-        """Mean over seeds with Student's t interval, without diverged runs; one run (and `base`) has no interval."""
+        """Mean over seeds with Student's t interval, without diverged runs; one run (and `base`) has none."""
         rows = self._values(metric, method, setting)
         present = self.selection.present
         diverged = present.loc[present["outcome"] == "diverged", "run_id"]
-        values = np.sort(rows.loc[(rows["step"] == step) & ~rows["run_id"].isin(diverged), "value"].to_numpy(float))
+        rows = rows[(rows["step"] == step) & ~rows["run_id"].isin(diverged)]
+        values = np.sort(rows["value"].to_numpy(float))
         if not len(values):
             return None
         interval = t_interval(values)
+        questions = [None, None]
+        if len(rows) == 1 and "low" in rows.columns:  # a score, not a training metric
+            questions = [None if pd.isna(rows[end].iloc[0]) else float(rows[end].iloc[0]) for end in ("low", "high")]
         return Estimate(
             value=float(values.mean()),
             low=interval.low if interval else None,
             high=interval.high if interval else None,
             sd=float(values.std(ddof=1)) if len(values) > 1 else None,
             n=len(values),
+            question_low=questions[0],
+            question_high=questions[1],
         )
 
     def last_step(self, metrics: Sequence[str], setting: Setting) -> int | None:
         """The last step at which every completed run that was scored has all of these scores."""
         present = self.selection.present
         completed = present.loc[present["outcome"] != "diverged", "run_id"]
-        scores = self.selection.of_setting(self._own("checkpoint_scores"), setting)
+        scores = self.selection.of_setting(self.scores, setting)
         scores = scores[scores["run_id"].isin(completed) & scores["metric"].isin(list(metrics))]
         steps = [set(found) for _, found in scores.groupby(["run_id", "metric"])["step"]]
         common = set.intersection(*steps) if steps else set()
@@ -134,18 +145,17 @@ class RunsView:
         return self._by_metric[metric]
 
     def _find_metric(self, metric: str) -> pd.DataFrame:
-        for name in ("training_curves", "checkpoint_scores"):
-            rows = self._own(name)
-            rows = rows[rows["metric"] == metric]
+        for frame in (self.frames["training_curves"], self.scores):
+            rows = frame[(frame["metric"] == metric) & frame["run_id"].isin(self.selection.present["run_id"])]
             if len(rows):
                 return rows
         return rows
 
     def _values(self, metric: str, method: str, setting: Setting) -> pd.DataFrame:
         if method == BASE:
-            frame = self.frames["checkpoint_scores"]
-            mine = (frame["task"] == self.experiment.task) & (frame["model"] == setting[0])
-            return frame[mine & (frame["method"] == BASE) & (frame["metric"] == metric)]
+            scores = self.scores
+            mine = (scores["task"] == self.experiment.task) & (scores["model"] == setting.model)
+            return scores[mine & (scores["method"] == BASE) & (scores["metric"] == metric)]
         rows = self.selection.of_setting(self._rows_of_metric(metric), setting)
         return rows[rows["method"] == method]
 
@@ -172,10 +182,10 @@ def no_numbers(view: View, what: str) -> ValueError:
     return ValueError(f"{view.source}: experiment {view.experiment.experiment}: no {what}{of_runs}")
 
 
-def _mark(kind: Literal["first", "stable"], seed: int, row: pd.Series) -> Mark:
+def _mark(kind: Literal["first", "stable"], seed: int, repeat: int, row: pd.Series) -> Mark:
     budget = int(row["budget"])
     if kind == "first":
         step = None if pd.isna(row["first_step"]) else int(row["first_step"])
-        return Mark(seed, step, "not_reached" if step is None else "reached", None, budget)
+        return Mark(seed, step, "not_reached" if step is None else "reached", None, budget, repeat)
     step, pending = (None if pd.isna(row[name]) else int(row[name]) for name in ("stable_step", "pending_step"))
-    return Mark(seed, step, row["status"], pending, budget)
+    return Mark(seed, step, row["status"], pending, budget, repeat)

@@ -150,8 +150,8 @@ def _escaped(character: str) -> str:
 
 
 def _section(flow: Workflow, name: str, published: Published) -> Section:
-    experiment, matrix = flow.configuration.experiments[name], flow.configuration.preset.experiments[name]
-    methods = [flow.configuration.methods[m].label for m in flow.configuration.methods_of(experiment, matrix)]
+    experiment, matrix = flow.outputs.experiments[name], flow.configuration.preset.experiments[name]
+    methods = [flow.configuration.methods[method].label for method in experiment.methods]
     parts = {
         "Task": experiment.task,
         "rewards": ", ".join(experiment.rewards),

@@ -32,12 +32,12 @@ def draw(view: View) -> Figure:
     measured = {setting: found for setting, found in measured.items() if any(len(rows) for rows in found.values())}
     if not measured:
         raise no_numbers(view, f"step with both reward/{reward}/mean and density/{reward}")
-    sizes = sorted({*GROUP_SIZES, *(size for _, size in measured if size)})
+    sizes = sorted({*GROUP_SIZES, *(setting.group_size for setting in measured if setting.group_size)})
     columns = 1 if len(measured) == 1 else 2
     rows = -(-len(measured) // columns)
     figure, panels = new_figure(rows, columns, 2.6 if columns == 1 else 2.1, sharex=True, sharey=True)
     for axes, (setting, found) in zip(panels.flat, measured.items(), strict=False):
-        _draw_curves(axes, sizes, setting[1])
+        _draw_curves(axes, sizes, setting.group_size)
         for method, steps in found.items():
             look = look_of(method, view.entries)
             axes.plot(

@@ -19,16 +19,12 @@ from dara.analysis.figures.look import (
     step_axis,
     styled,
 )
+from dara.analysis.names import BASE, SCORES
 from dara.analysis.view import Setting, View
 from dara.analysis.view_runs import no_numbers
 
-METRICS = {
-    "tool_calling": {"average_accuracy": "Average Accuracy (%)", "average_format": "Average Format (%)"},
-    "math": {"acc": "Acc (%)", "exceed": "Exceed (%)", "joint": "Joint (%)"},
-}
-"""The benchmark scores of each task; drawn are those that the source has curves of."""
-
-BASE = "base"
+GRADERS = ("strict", "math_verify")
+"""Other verdicts on the same answers, which differ too little from Acc for a panel of their own."""
 
 
 @styled
@@ -37,7 +33,8 @@ def draw(view: View) -> Figure:
 
     Scores are fractions. ValueError where the source has no curve of a score.
     """
-    return draw_metrics(view, METRICS[view.experiment.task])
+    scores = SCORES[view.experiment.task].items()
+    return draw_metrics(view, {metric: f"{name} (%)" for metric, name in scores if metric not in GRADERS})
 
 
 def draw_metrics(view: View, metrics: Mapping[str, str]) -> Figure:

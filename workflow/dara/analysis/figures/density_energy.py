@@ -82,6 +82,6 @@ def _draw_line(axes: Axes, points: pd.DataFrame, setting: Setting) -> float:
     """E = B pi (G - 1) for each number of groups that occurs; returns the energy at density 1 of the largest."""
     sizes = sorted(set(points["groups"].dropna()))
     for groups in sizes:
-        full = groups * (setting[1] - 1)
+        full = groups * (setting.group_size - 1)
         axes.plot([0, 1], [0, full], color=INK, linewidth=0.9, zorder=2)
-    return float(sizes[-1] * (setting[1] - 1))
+    return float(sizes[-1] * (setting.group_size - 1))

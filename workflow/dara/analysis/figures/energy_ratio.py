@@ -21,12 +21,12 @@ from dara.analysis.figures.look import (
     step_axis,
     styled,
 )
+from dara.analysis.names import BASELINE
 from dara.analysis.selection import rows_of
 from dara.analysis.summary import quartiles
 from dara.analysis.view import CURVE, Setting, View
 from dara.analysis.view_runs import RunsView
 
-UNWEIGHTED = "gdpo"
 WEIGHTED = ("dara_sym", "dara_asym")  # their weight has a cap
 W_MAX = 5.0
 """The methods' own default, for a row of methods.yaml without w_max."""
@@ -52,10 +52,8 @@ def draw(view: View) -> Figure:
     ratios are those of single steps.
     ValueError where the source has neither energies nor ratios of a DARA method.
     """
-    if UNWEIGHTED not in view.entries:
-        raise ValueError(
-            f"the energy ratio needs the row {UNWEIGHTED!r} of config/methods.yaml, for its label and color"
-        )
+    if BASELINE not in view.entries:
+        raise ValueError(f"the energy ratio needs the row {BASELINE!r} of config/methods.yaml, for its label and color")
     find = runs_ratios if isinstance(view, RunsView) else curve_ratios
     panels = {(s, m): find(view, s, m) for s in view.settings for m in WEIGHTED if m in view.methods}
     panels = {key: found for key, found in panels.items() if len(found.after)}
@@ -67,7 +65,7 @@ def draw(view: View) -> Figure:
     figure, grid = new_figure(rows, columns, 2.1, sharey=True)
     for axes, ((setting, method), found) in zip(grid.flat, panels.items(), strict=False):
         _shade(axes, found.capped)
-        for curve, name in ((found.before, UNWEIGHTED), (found.after, method)):
+        for curve, name in ((found.before, BASELINE), (found.after, method)):
             draw_band(axes, curve, look_of(name, view.entries))
         axes.axhline(1, color=INK, linewidth=0.8, linestyle="--", zorder=1)
         axes.set_title(_title(view, setting, method), loc="left")
@@ -105,7 +103,7 @@ def runs_ratios(view: RunsView, setting: Setting, method: str) -> Ratios:
 def curve_ratios(view: View, setting: Setting, method: str) -> Ratios:
     """From the curves energy_ratio and weight/<sparse reward> of the source."""
     sparse, _ = rewards_of(view)
-    before, after = (view.curve("energy_ratio", name, setting) for name in (UNWEIGHTED, method))
+    before, after = (view.curve("energy_ratio", name, setting) for name in (BASELINE, method))
     weight = view.curve(f"weight/{sparse}", method, setting)["middle"].astype(float)
     return Ratios(before, after, (weight >= cap_of(view, method) - TOLERANCE).astype(float))
 
@@ -164,8 +162,8 @@ def _ratio_name(view: View) -> str:
 
 
 def _handles(view: View, methods: list[str]) -> list:
-    look = look_of(UNWEIGHTED, view.entries)
-    before = f"{view.entries[UNWEIGHTED].label}'s weighting"
+    look = look_of(BASELINE, view.entries)
+    before = f"{view.entries[BASELINE].label}'s weighting"
     handles = [Line2D([], [], color=look.color, linestyle=look.linestyle, label=before)]
     for method in methods:
         look = look_of(method, view.entries)

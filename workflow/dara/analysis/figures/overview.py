@@ -11,6 +11,7 @@ from matplotlib.patches import FancyBboxPatch, Patch, Rectangle
 
 from dara.analysis.energy import Energies, active_density, energies, group_z_scores
 from dara.analysis.figures.look import INK, PAGE_WIDTH, legend_below, styled
+from dara.analysis.names import BASELINE
 from dara.analysis.view import View
 
 TOY_REWARDS = np.array(
@@ -24,7 +25,7 @@ TOY_REWARDS = np.array(
 )
 """(B, G, K) = (4, 4, 2): the first reward varies in every group, the second in the first group alone."""
 
-COMPARED = ("gdpo", "dara_sym", "dara_asym")  # unweighted, both signs weighted, positive advantages weighted
+COMPARED = (BASELINE, "dara_sym", "dara_asym")  # unweighted, both signs weighted, positive advantages weighted
 QUIET = "#bdbdbd"
 NEGATIVE_ALPHA = 0.4
 
@@ -127,7 +128,7 @@ def _write_formulas(axes: Axes, toys: dict[str, Toy]) -> None:
     groups, responses, _ = TOY_REWARDS.shape
     energy = groups * active_density(group_z_scores(TOY_REWARDS)) * (responses - 1)
     _write_formula(axes, -2.6, "energy:  $E_k = B\\,\\pi_k\\,(G-1)$", "E", energy)
-    weighted = [toy.weights for name, toy in toys.items() if name != "gdpo"]
+    weighted = [toy.weights for name, toy in toys.items() if name != BASELINE]
     if weighted:
         formula = "weight:  $w_k = \\min(w_{max}, \\sqrt{\\max_l \\pi_l / \\pi_k}\\,)$"
         _write_formula(axes, -5.2, formula, "w", weighted[0])

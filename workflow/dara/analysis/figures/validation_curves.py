@@ -1,4 +1,4 @@
-"""Rewards on validation prompts over checkpoints, where a source has them (the published tool-calling runs)."""
+"""Rewards on validation rows, which are never trained on, over checkpoints."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from matplotlib.figure import Figure
 
 from dara.analysis.figures.checkpoint_curves import draw_metrics
 from dara.analysis.figures.look import styled
+from dara.analysis.names import VALIDATION
 from dara.analysis.view import View
 
 
@@ -13,6 +14,6 @@ from dara.analysis.view import View
 def draw(view: View) -> Figure:
     """A row of panels a setting, one column a reward of the experiment that was validated, in the reward's own unit.
 
-    ValueError where the source has no validation rewards.
+    ValueError where the source has no validation rewards: a preset whose task has no `validation`.
     """
-    return draw_metrics(view, {f"validation/{name}": f"validation {name} reward" for name in view.experiment.rewards})
+    return draw_metrics(view, {f"{VALIDATION}{name}": f"validation {name} reward" for name in view.experiment.rewards})

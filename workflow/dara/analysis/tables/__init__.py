@@ -13,6 +13,8 @@ TABLES = Modules(
     "fixed_weights",
     "hyperparameters",
     "math_scores",
+    "math_sets",
+    "rates",
     "runs",
     "score_intervals",
     "side_by_side",

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from dara.analysis.names import BASE, ENGINES
 from dara.analysis.tables.cells import MISSING, number
 from dara.analysis.tables.render import Table
-from dara.analysis.view import Estimate, Setting, View
+from dara.analysis.view import Estimate, Setting, View, name_of
+from dara.analysis.view_runs import no_numbers
 
 PUBLISHED = "published"
-BASE = "base"
 BASE_LABEL = "Base"
 PUBLISHED_STEPS = 100
 """Steps of the authors' trainings for which they print scores."""
@@ -21,6 +22,9 @@ RAW = ("low", "high", "sd", "n")
 
 Steps = Mapping[Setting, int | None]
 """The step to show of each setting; None where the source does not say at which step its scores are."""
+
+Scored = tuple[dict[str, object], dict[str, Estimate | None]]
+"""A row of a table of scores, and its estimates by metric."""
 
 
 def is_published(view: View) -> bool:
@@ -50,7 +54,7 @@ def steps_at(view: View, metrics: Sequence[str], at: int) -> dict[Setting, int |
             steps[setting] = min(common, key=lambda step: (abs(step - wanted), step))
     if not steps:
         where = f"at step {at}" if is_published(view) else "that all methods have at one step"
-        raise no_numbers(view, f"no score ({', '.join(metrics)}) {where}")
+        raise no_numbers(view, f"score ({', '.join(metrics)}) {where}")
     return steps
 
 
@@ -77,22 +81,13 @@ def score_table(
     bold: set[tuple[int, str]] = set()
     empty: list[str] = []
     for setting, step in steps.items():
-        found: dict[str, dict[str, Estimate | None]] = {}
-        start = len(rows)
-        for method in (BASE, *view.methods):
-            row, found[method] = row_of(view, setting, method, step, metrics)
-            if any(found[method].values()):
-                rows.append(row)
-                continue
-            del found[method]
-            if method != BASE:
-                empty.append(f"{row['Method']}{f' of {setting[0]}' if len(view.settings) > 1 else ''}")
-        for metric, more in (best or {}).items():
-            winner = clearly_best({name: each[metric] for name, each in found.items() if name != BASE}, more=more)
-            if winner:
-                bold.add((start + list(found).index(winner), metrics[metric]))
+        found = _scored_rows(view, setting, step, metrics)
+        bold |= {(len(rows) + place, metrics[metric]) for metric, place in _best_places(found, best or {}).items()}
+        rows += [row for row, _ in found.values()]
+        where = _place(view, setting)
+        empty += [f"{view.method_label(method)}{where}" for method in view.methods if method not in found]
     if not rows:
-        raise no_numbers(view, f"no score ({', '.join(metrics)})")
+        raise no_numbers(view, f"score ({', '.join(metrics)})")
     missing = [f"Without a score here: {', '.join(empty)}."] if empty else []
     base = ["Base: the model before training (step 0)."] if any(row["method"] == BASE for row in rows) else []
     shown = [0, *dict.fromkeys(steps.values())]
@@ -106,9 +101,23 @@ def score_table(
     )
 
 
-def row_of(
-    view: View, setting: Setting, method: str, step: int | None, metrics: Mapping[str, str]
-) -> tuple[dict[str, object], dict[str, Estimate | None]]:
+def _scored_rows(view: View, setting: Setting, step: int | None, metrics: Mapping[str, str]) -> dict[str, Scored]:
+    """The rows of the methods that have one of the scores, the base model first."""
+    found = {method: row_of(view, setting, method, step, metrics) for method in (BASE, *view.methods)}
+    return {method: scored for method, scored in found.items() if any(scored[1].values())}
+
+
+def _best_places(found: Mapping[str, Scored], best: Mapping[str, bool]) -> dict[str, int]:
+    """Metric -> the place of its best method among the rows, where one is `clearly_best`."""
+    places = {}
+    for metric, more in best.items():
+        estimates = {method: scored[1][metric] for method, scored in found.items() if method != BASE}
+        if winner := clearly_best(estimates, more=more):
+            places[metric] = list(found).index(winner)
+    return places
+
+
+def row_of(view: View, setting: Setting, method: str, step: int | None, metrics: Mapping[str, str]) -> Scored:
     """One row of a table of scores, and its estimates by metric; the base model always at step 0."""
     at = 0 if method == BASE else step
     found = {metric: view.score(metric, method, setting, at) for metric in metrics}
@@ -159,25 +168,27 @@ def digits(view: View) -> int:
 
 
 def setting_cells(setting: Setting) -> dict[str, object]:
-    """The cells `Model` and `G` of a setting."""
-    return {"Model": setting[0], "G": MISSING if setting[1] is None else str(setting[1])}
-
-
-def name_of(setting: Setting) -> str:
-    """`model, G=4`."""
-    model, size = setting
-    return model if size is None else f"{model}, G={size}"
+    """The cells `Model`, `G` and, of our own runs, `Engine` of a setting."""
+    cells = {"Model": setting.model, "G": MISSING if setting.group_size is None else str(setting.group_size)}
+    return cells | ({"Engine": ENGINES.get(setting.engine, setting.engine)} if setting.engine else {})
 
 
 def setting_columns(view: View) -> list[str]:
-    """Those of `Model` and `G` in which the settings of a view differ."""
-    several = {"Model": {model for model, _ in view.settings}, "G": {size for _, size in view.settings}}
-    return [column for column, values in several.items() if len(values) > 1]
+    """Those of `Model`, `G` and `Engine` in which the settings of a view differ."""
+    columns = zip(("Model", "G", "Engine"), zip(*view.settings, strict=True), strict=True)
+    return [column for column, values in columns if len(set(values)) > 1]
+
+
+def _place(view: View, setting: Setting) -> str:
+    """` of model, G=4`, of what settings differ in; empty where there is one."""
+    cells = setting_cells(setting)
+    parts = [f"G={cells[column]}" if column == "G" else str(cells[column]) for column in setting_columns(view)]
+    return f" of {', '.join(parts)}" if parts else ""
 
 
 def title_of(view: View, what: str) -> str:
     """`what (experiment, source)`, with the model where there is only one."""
-    models = {model for model, _ in view.settings}
+    models = {setting.model for setting in view.settings}
     model = f", {next(iter(models))}" if len(models) == 1 else ""
     return f"{what} ({view.experiment.experiment}{model}, {view.source})"
 
@@ -197,22 +208,47 @@ def step_note(view: View, steps: Steps, at: int) -> str:
     """At which steps the scores are, and of how many."""
     if is_published(view):
         return f"Scores at step {at}."
-    each = {setting: f"{name_of(setting)}: step {step} of {view.budget(setting)}" for setting, step in steps.items()}
-    texts = {text.split(": ")[1] for text in each.values()}
-    where = texts.pop() if len(texts) == 1 else "; ".join(each.values())
+    texts = {setting: f"step {step} of {view.budget(setting)}" for setting, step in steps.items()}
+    where = each_setting(view, texts)
     if not _shorter(view, steps):
         return f"Scores at the scored step nearest to {at}: {where}."
     return f"Scores at the scored step nearest to {at} of {PUBLISHED_STEPS} steps as a share of the training: {where}."
 
 
+def each_setting(view: View, texts: Mapping[Setting, str]) -> str:
+    """`step 80`, or `tiny, G=4: step 80; tiny, G=8: step 60` where it is not the same for all."""
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return "; ".join(f"{name_of(setting, view.settings)}: {text}" for setting, text in texts.items())
+
+
+def last_steps(view: View, metrics: Sequence[str], what: str) -> dict[Setting, int]:
+    """The last step at which all completed runs of a setting have these scores, of each setting that has one.
+
+    ValueError where none has, which says that the source has no `what`.
+    """
+    found = {setting: view.last_step(metrics, setting) for setting in view.settings}
+    steps = {setting: step for setting, step in found.items() if step is not None}
+    if not steps:
+        raise no_numbers(view, what)
+    return steps
+
+
+def last_steps_note(view: View, steps: Mapping[Setting, int]) -> str:
+    """At which steps `last_steps` are."""
+    where = each_setting(view, {setting: str(step) for setting, step in steps.items()})
+    return f"Mean over seeds at the last step that all completed runs have ({where}); the base model at step 0."
+
+
+def hidden_note(view: View, steps: Mapping[Setting, object]) -> list[str]:
+    """The settings that a table leaves out, because none of their runs exists or all of them diverged."""
+    hidden = [name_of(setting, view.settings) for setting in view.settings if setting not in steps]
+    return [f"Not shown, without a score of a run that did not diverge: {'; '.join(hidden)}."] if hidden else []
+
+
 def step_name(view: View, steps: Steps, at: int) -> str:
     """`step 60`, or `60 % of training` where ours is shorter than the authors'."""
     return f"{at} % of training" if not is_published(view) and _shorter(view, steps) else f"step {at}"
-
-
-def no_numbers(view: View, what: str) -> ValueError:
-    """The error of a source that lacks what a table shows."""
-    return ValueError(f"source {view.source}, experiment {view.experiment.experiment}: {what}")
 
 
 def _shorter(view: View, steps: Steps) -> bool:

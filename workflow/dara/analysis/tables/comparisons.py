@@ -10,8 +10,9 @@ import pandas as pd
 
 from dara.analysis.crossing import HOLD
 from dara.analysis.intervals import LEVEL, RESAMPLES, Interval, wilson_interval
+from dara.analysis.names import BASELINE
 from dara.analysis.paired import PairedDifference, paired_crossings
-from dara.analysis.selection import Selection, Setting, rows_of
+from dara.analysis.selection import RUN, Selection, rows_of
 from dara.analysis.speed_up import SpeedUp, speed_up
 from dara.analysis.survival import (
     CrossingTimes,
@@ -23,13 +24,10 @@ from dara.analysis.survival import (
     restricted_mean,
 )
 from dara.analysis.tables.cells import MISSING, WILSON_NOTE, number, with_interval
+from dara.analysis.tables.marks import saved_text
 from dara.analysis.tables.render import Table
-from dara.analysis.view import View
+from dara.analysis.view import Setting, View
 from dara.analysis.view_runs import RunsView
-
-BASELINE = "gdpo"
-KEY = ("seed", "repeat")
-"""What pairs a run with one of another method."""
 
 COMPARED = [
     "Pairs",
@@ -94,12 +92,12 @@ def _block(selection: Selection, setting: Setting, crossings: pd.DataFrame, thre
     by_method = dict(list(crossings.groupby("method")))
     first, stable = (
         {
-            name: crossing_times(by_method[name], kind, key=KEY) if name in by_method else None
+            name: crossing_times(by_method[name], kind, key=RUN) if name in by_method else None
             for name in selection.methods
         }
         for kind in ("first", "stable")
     )
-    experiment, (model, size) = selection.experiment, setting
+    experiment, place = selection.experiment, (setting.model, str(setting.group_size))
     rows = []
     for method, entry in selection.methods.items():
         row = {
@@ -108,7 +106,7 @@ def _block(selection: Selection, setting: Setting, crossings: pd.DataFrame, thre
             "Method": entry.label,
             "method": method,
         }
-        where = (experiment.experiment, model, str(size), experiment.sparse_reward, f"{threshold:g}", method)
+        where = (experiment.experiment, *place, experiment.sparse_reward, f"{threshold:g}", method)
         rows.append(
             row | _own(stable[method], _horizon(stable)) | _compared(method, first, stable, ("comparisons", *where))
         )
@@ -218,13 +216,10 @@ def _test(test: LogRank) -> str:
 
 
 def _saved(speed: SpeedUp) -> str:
-    """Percent of the baseline's steps that the method saves, of the medians; a dash as an end that is left open."""
+    """Percent of the baseline's steps that the method saves, of the medians, and the runs behind it."""
     if math.isnan(speed.saved):
-        return "not estimable"
-    # 1 is the end of a baseline that the budget leaves open: no method crosses in 0 steps.
-    ends = [math.nan if end == 1 else end for end in speed.saved_interval] if speed.saved_interval else None
-    interval = f" [{number(100 * ends[0], 0)}, {number(100 * ends[1], 0)}]" if ends else ""
-    return f"{number(100 * speed.saved, 1)}{interval}, n {speed.runs}+{speed.baseline_runs}"
+        return saved_text(speed, "not estimable")
+    return f"{saved_text(speed)}, n {speed.runs}+{speed.baseline_runs}"
 
 
 def _notes(view: View) -> list[str]:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from dara.analysis.crossing import HOLD, WINDOW, first_crossing
 from dara.analysis.intervals import wilson_interval
+from dara.analysis.names import BASELINE
 from dara.analysis.summary import median
 from dara.analysis.tables.cells import MISSING, WILSON_NOTE, number, signed
 from dara.analysis.tables.render import Table
@@ -16,7 +17,6 @@ from dara.analysis.view import Mark, Setting, View
 from dara.analysis.view_runs import RunsView, no_numbers
 from dara.config import MethodEntry
 
-REFERENCE = "gdpo"
 KINDS = {
     "first": "First crossing: first step whose reward is at least the threshold.",
     "stable": f"Stable crossing: first step at which the mean of the last {WINDOW} steps is at least the threshold and "
@@ -47,7 +47,7 @@ def build(view: View) -> Table:
         for reward, thresholds in experiment.thresholds.items():
             for threshold in thresholds:
                 rows += _block(view, kinds, setting, reward, threshold)
-    reference = view.methods.get(REFERENCE)
+    reference = view.methods.get(BASELINE)
     display = [*(["Setting"] if len(view.settings) > 1 else []), "Reward", "Threshold", "Method"]
     display += [column for kind in kinds for column in (f"{kind.capitalize()} crossing", f"Median {kind}")]
     display += ["Median curve"] if any(row["median_curve"] > 0 for row in rows) else []
@@ -90,9 +90,9 @@ def _block(view: View, kinds: list[str], setting: Setting, reward: str, threshol
         every = view.planned(method, setting) or [mark.seed for mark in marks[kinds[-1]]]
         curve = curve_crossing(view, reward, threshold, method, setting)
         cells[method] = head | cells_of(marks, every) | {"median_curve": curve, "Median curve": number(curve)}
-    middle = cells[REFERENCE][f"median_{kinds[-1]}"] if REFERENCE in cells else math.nan
+    middle = cells[BASELINE][f"median_{kinds[-1]}"] if BASELINE in cells else math.nan
     for method, row in cells.items():
-        row["difference"] = math.nan if method == REFERENCE else row[f"median_{kinds[-1]}"] - middle
+        row["difference"] = math.nan if method == BASELINE else row[f"median_{kinds[-1]}"] - middle
         row["Difference"] = signed(row["difference"])
     return list(cells.values())
 

@@ -6,13 +6,12 @@ from collections import ChainMap
 
 import pandas as pd
 
+from dara.analysis.names import ENGINES
 from dara.analysis.tables import crossings
 from dara.analysis.tables.cells import signed
 from dara.analysis.tables.render import Table
-from dara.analysis.view import Setting, View
+from dara.analysis.view import Setting, View, name_of
 from dara.analysis.view_runs import RunsView, no_numbers
-
-NAMES = {"trl": "TRL", "openrlhf": "OpenRLHF"}
 
 
 def build(view: View) -> Table:
@@ -24,16 +23,17 @@ def build(view: View) -> Table:
     engines = by_engine(view)
     if len(engines) < 2:
         raise no_numbers(view, f"runs of two engines (there are runs of {', '.join(engines) or 'none'})")
+    places = list(dict.fromkeys(setting._replace(engine=None) for setting in view.settings))
     rows = [
-        _row(engines, setting, reward, threshold, method)
-        for setting in view.settings
+        {"Setting": name_of(place, places)} | _row(engines, place, reward, threshold, method)
+        for place in places
         for reward, thresholds in view.experiment.thresholds.items()
         for threshold in thresholds
         for method in view.methods
     ]
-    first, second = (NAMES[engine] for engine in list(engines)[:2])
-    display = [*(["Setting"] if len(view.settings) > 1 else []), "Reward", "Threshold", "Method"]
-    display += [column for engine in engines for column in (f"{NAMES[engine]}: crossing", f"{NAMES[engine]}: median")]
+    first, second = (ENGINES[engine] for engine in list(engines)[:2])
+    display = [*(["Setting"] if len(places) > 1 else []), "Reward", "Threshold", "Method"]
+    display += [f"{ENGINES[engine]}: {column}" for engine in engines for column in ("crossing", "median")]
     display.append(f"Difference {second} - {first}")
     frame = pd.DataFrame(rows).rename(columns={"Difference": display[-1]})
     notes = [
@@ -41,7 +41,7 @@ def build(view: View) -> Table:
         "since step n, too short to confirm. In a median, a run that did not get there is later than every crossing.",
         "The engines share methods, rewards, prompts with their order, and settings; sampling, loss and optimiser are "
         "their own, so that runs of one seed are independent draws.",
-        *(f"{NAMES[engine]}: {' '.join(own.notes())}" for engine, own in engines.items()),
+        *(f"{ENGINES[engine]}: {' '.join(own.notes())}" for engine, own in engines.items()),
     ]
     return Table(frame, f"Two training stacks ({view.experiment.experiment})", notes, display)
 
@@ -56,26 +56,27 @@ def by_engine(view: View) -> dict[str, RunsView]:
         engine: RunsView(
             ChainMap({"runs": mine[mine["engine"] == engine]}, view.frames), view.experiment, view.entries, view.source
         )
-        for engine in NAMES
+        for engine in ENGINES
         if (mine["engine"] == engine).any()
     }
 
 
-def _row(engines: dict[str, RunsView], setting: Setting, reward: str, threshold: float, method: str) -> dict:
+def _row(engines: dict[str, RunsView], place: Setting, reward: str, threshold: float, method: str) -> dict:
+    """The runs of every engine at one model and group size."""
     view = next(iter(engines.values()))
     row: dict[str, object] = {
-        "Setting": view.setting_label(setting),
         "Reward": reward,
         "Threshold": f"{threshold:g}",
         "Method": view.methods[method].label,
         "method": method,
     }
     for engine, own in engines.items():
+        setting = place._replace(engine=engine)
         marks = {"stable": own.marks("stable", reward, threshold, method, setting)}
         cells = crossings.cells_of(marks, own.planned(method, setting))
         row |= {
-            f"{NAMES[engine]}: crossing": cells["Stable crossing"],
-            f"{NAMES[engine]}: median": cells["Median stable"],
+            f"{ENGINES[engine]}: crossing": cells["Stable crossing"],
+            f"{ENGINES[engine]}: median": cells["Median stable"],
             **{f"{column}_{engine}": cells[column] for column in ("reached", "planned")},
             f"median_{engine}": cells["median_stable"],
         }

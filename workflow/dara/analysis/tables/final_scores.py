@@ -7,62 +7,72 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from dara.analysis.names import SCORES
 from dara.analysis.selection import base_rows, rows_of
 from dara.analysis.summary import summarise_seeds
+from dara.analysis.tables.at_step import hidden_note, last_steps_note
 from dara.analysis.tables.cells import MISSING, T_NOTE, with_interval
 from dara.analysis.tables.render import Table
 from dara.analysis.view import Setting, View
-from dara.analysis.view_runs import RunsView
+from dara.analysis.view_runs import RunsView, no_numbers
 
-METRICS = {
-    "tool_calling": {"average_accuracy": "Average Accuracy (%)", "average_format": "Average Format (%)"},
-    "math": {
-        "acc": "Acc (%)",
-        "exceed": "Exceed (%)",
-        "joint": "Joint (%)",
-        "strict": "strict (%)",
-        "math_verify": "math-verify (%)",
-    },
-}
 LAST_STEPS = 10
 """Training steps in the mean of a training reward, up to the step whose checkpoints are compared."""
 
 RAW = ("t_low", "t_high", "bootstrap_low", "bootstrap_high")
+NO_REWARDS = pd.DataFrame({"run_id": [], "metric": [], "value": []})
+"""A base model was not trained."""
 
 
 def build(view: View) -> Table:
     """One row a (setting, method), the base model first; mean over seeds with the t-interval, and the number of runs.
 
-    Diverged runs are not in it, and are named in the notes. Raw columns, scores as fractions: for each metric and each
-    train_<reward> the mean, and _t_low, _t_high, _bootstrap_low, _bootstrap_high, _n. ValueError where nothing was
-    scored, or for a source without single runs (its scores at one step are the tables tool_scores and math_scores).
+    Diverged runs are not in it, and are named in the notes; so is a setting without any score. Raw columns, scores as
+    fractions: for each metric and each train_<reward> the mean, and _t_low, _t_high, _bootstrap_low, _bootstrap_high,
+    _n. ValueError where nothing was scored, or for a source without single runs (its scores at one step are the tables
+    tool_scores and math_scores).
     """
     if not isinstance(view, RunsView):
         raise ValueError(
             f"{view.source}: experiment {view.experiment.experiment}: final_scores needs the scores of single runs; "
             "the tables tool_scores and math_scores show what was published"
         )
-    selection, experiment, frames = view.selection, view.experiment, view.frames
-    metrics = METRICS[experiment.task]
-    completed = selection.present[selection.present["outcome"] != "diverged"]
-    scores = rows_of(selection, frames, "checkpoint_scores", "checkpoint score", metric=list(metrics))
-    scores = scores[scores["run_id"].isin(completed["run_id"])]
-    base = base_rows(selection, frames, metrics)
-    no_rewards = pd.DataFrame({"run_id": [], "metric": [], "value": []})  # a base model was not trained
+    selection, metrics = view.selection, metrics_of(view)
+    named = {"checkpoint_scores": view.scores}
+    scores = rows_of(selection, named, "checkpoint_scores", "checkpoint score", metric=list(metrics))
+    completed = selection.present.loc[selection.present["outcome"] != "diverged", "run_id"]
+    scores = scores[scores["run_id"].isin(completed)]
+    base = base_rows(selection, view.scores, metrics)
     rows, steps = [], {}
     for setting in view.settings:
         here = selection.of_setting(scores, setting)
+        if here.empty:  # none of its runs exists, or all of them diverged
+            continue
         steps[setting] = last_common_step(here)
-        runs = selection.of_setting(completed, setting)
-        rows.append(_row(view, setting, "Base", base[base["model"] == setting[0]], 0, no_rewards))
-        for method in view.methods:
-            mine = runs[runs["method"] == method]["run_id"]
-            rewards = _training_rewards(frames, mine, experiment.rewards, steps[setting])
-            chosen = here[(here["method"] == method) & (here["step"] == steps[setting])]
-            planned = len(view.planned(method, setting))
-            rows.append(_row(view, setting, view.methods[method].label, chosen, steps[setting], rewards, planned))
-    trained = [f"Train {reward}" for reward in experiment.rewards]
+        rows.append(_row(view, setting, "Base", base[base["model"] == setting.model], 0, NO_REWARDS))
+        rows += _rows(view, setting, here[here["step"] == steps[setting]], steps[setting])
+    if not rows:
+        raise no_numbers(view, "checkpoint score of a run that did not diverge")
+    trained = [f"Train {reward}" for reward in view.experiment.rewards]
     return _table(view, rows, [*metrics.values(), *trained], _notes(view, steps))
+
+
+def metrics_of(view: View) -> dict[str, str]:
+    """The scores of the view's task -> header."""
+    return {metric: f"{name} (%)" for metric, name in SCORES[view.experiment.task].items()}
+
+
+def _rows(view: RunsView, setting: Setting, scores: pd.DataFrame, step: int) -> list[dict[str, object]]:
+    """One row a method, from the scores of its completed runs at a step."""
+    runs = view.selection.of_setting(view.selection.present, setting)
+    runs = runs[runs["outcome"] != "diverged"]
+    rows = []
+    for method, entry in view.methods.items():
+        mine = runs.loc[runs["method"] == method, "run_id"]
+        rewards = _training_rewards(view.frames, mine, view.experiment.rewards, step)
+        planned = len(view.planned(method, setting))
+        rows.append(_row(view, setting, entry.label, scores[scores["method"] == method], step, rewards, planned))
+    return rows
 
 
 def _table(view: View, rows: list[dict[str, object]], columns: list[str], notes: list[str]) -> Table:
@@ -111,7 +121,7 @@ def _row(
     row["Runs"] = ("1" if planned is None else f"{n} of {planned}") if n else "missing"
     values = pd.concat([scores, rewards], ignore_index=True)
     summary = summarise_seeds(values, "final_scores", by=("metric",)).set_index("metric") if len(values) else None
-    for metric, title in METRICS[view.experiment.task].items():
+    for metric, title in metrics_of(view).items():
         row |= _cells(title, metric, metric, summary, digits=1, scale=100)
     for reward in view.experiment.rewards:
         row |= _cells(f"Train {reward}", f"train_{reward}", f"reward/{reward}/mean", summary, digits=3, scale=1)
@@ -132,11 +142,9 @@ def _cells(title: str, raw: str, metric: str, summary: pd.DataFrame | None, *, d
 
 
 def _notes(view: RunsView, steps: dict[Setting, int]) -> list[str]:
-    last = {view.setting_label(setting): step for setting, step in steps.items()}
-    where = "; ".join(f"{label}: {step}" if label else str(step) for label, step in last.items())
     return [
-        f"Mean over seeds at the last step that all completed runs have ({where}); "
-        "the base model at step 0, scored once.",
+        last_steps_note(view, steps),
+        *hidden_note(view, steps),
         T_NOTE,
         "Scores in percent (CSV: fractions). Train: mean training reward over the last "
         f"{min(LAST_STEPS, *steps.values())} steps up to that step, in the reward's own unit.",

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pandas as pd
 
+from dara.analysis.names import FIXED
 from dara.analysis.paired import paired_scores
 from dara.analysis.tables.at_step import (
     RAW,
     Steps,
     digits,
     is_published,
-    no_numbers,
     score_table,
     setting_cells,
     step_note,
@@ -24,9 +24,7 @@ from dara.analysis.tables.math_scores import METRICS, meaning_note
 from dara.analysis.tables.render import Table
 from dara.analysis.tables.sources import scores_by_seed
 from dara.analysis.view import Setting, View
-
-PAIRS = {"dara_asym": "static_asym", "dara_sym": "static_sym"}
-"""A method whose weights follow the densities, and the same form with fixed weights."""
+from dara.analysis.view_runs import no_numbers
 
 
 def build(view: View, at: int = 100) -> Table:
@@ -53,11 +51,11 @@ def build(view: View, at: int = 100) -> Table:
     rows = [
         _difference(view, setting, step, *pair)
         for setting, step in steps.items()
-        for pair in PAIRS.items()
+        for pair in FIXED.items()
         if set(pair) <= set(view.methods)
     ]
     if not rows:
-        raise no_numbers(view, f"no pair of {', '.join(f'{one} and {other}' for one, other in PAIRS.items())}")
+        raise no_numbers(view, f"pair of {', '.join(f'{one} and {other}' for one, other in FIXED.items())}")
     interval = (
         "without an interval, of one run each"
         if is_published(view)

@@ -7,11 +7,12 @@ import re
 import pandas as pd
 
 from dara.analysis.published import SETTING
-from dara.analysis.tables.at_step import is_published, no_numbers
+from dara.analysis.tables.at_step import is_published
 from dara.analysis.tables.render import Table
 from dara.analysis.tables.sources import published_rows
 from dara.analysis.view import View
-from dara.config import Matrix, Preset
+from dara.analysis.view_runs import no_numbers
+from dara.config import Benchmark, DataSpec, HubData, Matrix, Preset, TaskSettings
 
 ALL = "all"
 
@@ -57,7 +58,7 @@ def build_side_by_side(ours: View, published: View, preset: Preset | None = None
         if (name, whom) in mine
     ]
     if not rows:
-        raise no_numbers(ours, "no setting that the authors published too")
+        raise no_numbers(ours, "setting that the authors published too")
     columns = ["Setting", "For", "Ours", "Published"]
     if not any(row["For"] for row in rows):
         columns.remove("For")
@@ -74,7 +75,7 @@ def settings_of(view: View, preset: Preset | None = None) -> Settings:
         return _published(view)
     if preset is None or view.experiment.experiment not in preset.experiments:
         given = "no preset was given" if preset is None else f"the preset {preset.preset} has no such experiment"
-        raise no_numbers(view, f"the settings of our runs stand in their preset, and {given}")
+        raise no_numbers(view, f"settings of our runs: they stand in their preset, and {given}")
     return _ours(view, preset)
 
 
@@ -83,7 +84,7 @@ def _published(view: View) -> Settings:
     rows = rows[(rows["unit"] == SETTING) & (rows["experiment"] == view.experiment.experiment)]
     rows = rows[rows["method"].isin([ALL, *view.methods])]
     if rows.empty:
-        raise no_numbers(view, "no settings were published of it and its methods")
+        raise no_numbers(view, "settings that were published of it and its methods")
     whom: dict[tuple[str, str, str], list[str]] = {}
     for row in rows.itertuples():
         value, remark = (row.note, "") if pd.isna(row.value) else (_number(row.value), row.note)
@@ -97,18 +98,47 @@ def _published(view: View) -> Settings:
 def _ours(view: View, preset: Preset) -> Settings:
     experiment, matrix = view.experiment, preset.experiments[view.experiment.experiment]
     task = preset.tasks[experiment.task]
-    optimizer, sampling, benchmark = task.optimizer, task.sampling, task.benchmark
     flat: dict[str, object] = {
         "models": ", ".join(matrix.models),
-        "dataset": f"{task.data.source} (seed {task.data.seed})",
-        "train_rows": task.data.train_rows,
-        "held_out_rows": task.data.held_out_rows,
+        **_data(task.data),
         "rewards": ", ".join(experiment.rewards),
         "seeds": " ".join(map(str, matrix.seeds)),
-        "steps": task.steps,
+        "steps": matrix.steps or task.steps,
         "checkpoint_every": task.checkpoint_every,
         "group_size": ", ".join(map(str, matrix.group_sizes)),
         **_batch(task.prompts_per_step, matrix),
+        **_optimisation(task, matrix),
+        "temperature": task.sampling.temperature,
+        "top_p": task.sampling.top_p,
+        "max_response_tokens": task.sampling.max_response_tokens,
+        **_evaluation(task.benchmark),
+    }
+    for reward, params in task.reward_params.items():
+        if reward in experiment.rewards:
+            unit = "_tokens" if experiment.task == "math" else ""
+            flat |= {f"{reward}_{name}{unit}": value for name, value in params.items()}
+    remarks = {"kl_reward_coefficient": "only GRPO feels it"} if task.kl.placement == "reward_grpo" else {}
+    settings: Settings = {(name, ""): (_text(value), remarks.get(name, "")) for name, value in flat.items()}
+    params: dict[tuple[str, str], list[str]] = {}
+    for entry in view.methods.values():
+        for name, value in entry.params.items():
+            params.setdefault((name, _text(value)), []).append(entry.label)
+    return settings | {(name, ", ".join(labels)): (value, "") for (name, value), labels in params.items()}
+
+
+def _data(data: DataSpec | HubData) -> dict[str, object]:
+    """What is trained on: generated problems, or a published data set."""
+    if isinstance(data, DataSpec):
+        rows = {"train_rows": data.train_rows, "held_out_rows": data.held_out_rows}
+        return {"dataset": f"{data.source} (seed {data.seed})", **rows}
+    rows = {"validation_rows": data.validation_rows, "max_prompt_tokens": data.max_prompt_tokens}
+    return {"dataset": f"{data.source} at {data.revision[:7]}", **rows}
+
+
+def _optimisation(task: TaskSettings, matrix: Matrix) -> dict[str, object]:
+    """The optimiser and the loss; what only larger trainings have (such as a KL penalty) where it is set."""
+    optimizer, kl = task.optimizer, task.kl
+    flat: dict[str, object] = {
         "updates_per_step": optimizer.updates_per_step,
         "learning_rate": matrix.learning_rate or optimizer.learning_rate,
         "lr_schedule": "constant",
@@ -117,26 +147,31 @@ def _ours(view: View, preset: Preset) -> Settings:
         "max_grad_norm": optimizer.max_grad_norm,
         "clip_low": optimizer.clip_low,
         "clip_high": optimizer.clip_high,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "max_response_tokens": sampling.max_response_tokens,
-        "evaluation/benchmark": benchmark.name,
-        "evaluation/samples": benchmark.samples,
-        "evaluation/temperature": benchmark.sampling.temperature,
-        "evaluation/top_p": benchmark.sampling.top_p,
-        "evaluation/max_response_tokens": benchmark.sampling.max_response_tokens,
-        "evaluation/seed": benchmark.seed,
     }
+    if kl.placement != "none":
+        flat[f"kl_{'loss' if kl.placement == 'loss' else 'reward'}_coefficient"] = kl.coefficient
+    if task.filter:
+        flat["candidate_groups"] = task.filter.candidate_prompts
+    for name in ("entropy_coefficient", "final_normalization", "precision", "sampler_seed"):
+        if getattr(task, name) != TaskSettings.model_fields[name].default:
+            flat[name] = getattr(task, name)
+    return flat
+
+
+def _evaluation(benchmark: Benchmark) -> dict[str, object]:
+    flat: dict[str, object] = {
+        "benchmark": benchmark.name,
+        "samples": benchmark.samples,
+        "temperature": benchmark.sampling.temperature,
+        "top_p": benchmark.sampling.top_p,
+        "max_response_tokens": benchmark.sampling.max_response_tokens,
+        "seed": benchmark.seed,
+    }
+    if benchmark.max_context is not None:
+        flat["max_context_tokens"] = benchmark.max_context
     if benchmark.length_limit is not None:
-        flat["evaluation/length_limit_tokens"] = benchmark.length_limit
-    for reward, params in task.reward_params.items():
-        flat |= {f"{reward}_{name}{'_tokens' if experiment.task == 'math' else ''}": v for name, v in params.items()}
-    settings: Settings = {(name, ""): (_text(value), "") for name, value in flat.items()}
-    params: dict[tuple[str, str], list[str]] = {}
-    for entry in view.methods.values():
-        for name, value in entry.params.items():
-            params.setdefault((name, _text(value)), []).append(entry.label)
-    return settings | {(name, ", ".join(labels)): (value, "") for (name, value), labels in params.items()}
+        flat["length_limit_tokens"] = benchmark.length_limit
+    return {f"evaluation/{name}": value for name, value in flat.items()}
 
 
 def _batch(prompts: int, matrix: Matrix) -> dict[str, object]:

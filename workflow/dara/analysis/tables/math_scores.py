@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from dara.analysis.tables.at_step import is_published, score_table, step_name, step_note, steps_at
 from dara.analysis.tables.render import Table
-from dara.analysis.tables.side_by_side import scores_side_by_side
+from dara.analysis.tables.score_pairs import scores_side_by_side
 from dara.analysis.view import View
 
 METRICS = {"acc": "Acc", "exceed": "Exceed", "joint": "Joint"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 
 from dara.analysis.intervals import LEVEL, RESAMPLES
-from dara.analysis.tables.at_step import name_of, setting_cells, setting_columns
+from dara.analysis.names import SCORES
+from dara.analysis.tables.at_step import each_setting, setting_cells, setting_columns
 from dara.analysis.tables.cells import MISSING, number
-from dara.analysis.tables.final_scores import METRICS
 from dara.analysis.tables.render import Table
 from dara.analysis.view import View
 from dara.analysis.view_runs import RunsView, no_numbers
@@ -35,9 +35,9 @@ def build(view: View) -> Table:
     rows = []
     for setting in view.settings:
         here = view.selection.of_setting(frame, setting)
-        for metric, title in METRICS[view.experiment.task].items():
+        for metric, title in SCORES[view.experiment.task].items():
             rows += [
-                setting_cells(setting) | _row(view, title.removesuffix(" (%)"), found)
+                setting_cells(setting) | _row(view, title, found)
                 for found in _ordered(here[here["metric"] == metric], list(view.methods))
             ]
     if not rows:
@@ -81,11 +81,9 @@ def _ends(low: float, high: float) -> str:
 
 def _notes(view: RunsView, frame: pd.DataFrame) -> list[str]:
     steps = {setting: view.selection.of_setting(frame, setting)["step"] for setting in view.settings}
-    last = {setting: int(found.iloc[0]) for setting, found in steps.items() if len(found)}
-    same = set(last.values())
-    each = "; ".join(f"{name_of(setting)}: {step}" for setting, step in last.items())
+    last = each_setting(view, {setting: str(found.iloc[0]) for setting, found in steps.items() if len(found)})
     return [
-        f"At the last step that all completed runs have ({same.pop() if len(same) == 1 else each}). In percent, "
+        f"At the last step that all completed runs have ({last}). In percent, "
         "differences in percentage points (CSV: fractions). Diverged runs are left out.",
         f"{OVER_SEEDS}: {100 * LEVEL:g} % Student's t of the mean over seeds, for these questions; none for one seed.",
         f"{OVER_BOTH}: {100 * LEVEL:g} % hierarchical bootstrap, {RESAMPLES:,} resamples of seeds, then of questions "

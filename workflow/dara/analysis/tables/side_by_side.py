@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
 from dara.analysis.intervals import LEVEL, RESAMPLES, keyed_generator, percentile_rank, t_interval
+from dara.analysis.names import BASE, BASELINE
 from dara.analysis.speed_up import speed_up
 from dara.analysis.survival import CrossingTimes, Kind, median_step, median_text
-from dara.analysis.tables.at_step import BASE, BASE_LABEL, name_of, no_numbers, runs_behind, steps_at
-from dara.analysis.tables.cells import MISSING, number
+from dara.analysis.tables.cells import MISSING
 from dara.analysis.tables.marks import times_of
+from dara.analysis.tables.pairs import Pair, Value, common_methods, pairs_table
 from dara.analysis.tables.render import Table
-from dara.analysis.tables.sources import completed_runs, frame_of, published_rows, with_methods
+from dara.analysis.tables.score_pairs import score_notes, score_pairs
+from dara.analysis.tables.sources import completed_runs, published_rows, runs_view, with_methods
 from dara.analysis.view import Setting, View
-
-BASELINE = "gdpo"
 
 HEADLINE: dict[str, tuple[Kind, float]] = {"format": ("first", 0.8), "length": ("stable", 0.99)}
 """The crossing behind the paper's claims on a sparse reward: 26 % (format), 41 to 65 % (length)."""
@@ -34,37 +33,6 @@ ENERGY_STEPS = 10
 ENERGY_BATCHES = "dara_sym"
 """The method on whose batches both energy ratios are measured, and whose weights the second one has."""
 
-SCALE_NOTE = (
-    "The scales differ: tiny models on generated problems against models of 1.5 to 7 billion parameters on the "
-    "authors' benchmarks. Signs and the order of methods can be compared, sizes cannot."
-)
-COLUMNS = ("Ours", "n", "Published", "n pub.", "Difference")
-
-
-@dataclass(frozen=True)
-class Value:
-    """One source's number: `text` where it is not a plain one (`>60`); low and high are NaN without an interval."""
-
-    value: float
-    low: float = math.nan
-    high: float = math.nan
-    n: str = MISSING
-    text: str = ""
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A quantity of one method in both sources; `scale` 100 prints a share in percent."""
-
-    quantity: str
-    method: str
-    label: str
-    setting: Setting
-    ours: Value
-    published: Value
-    scale: float = 1.0
-    digits: int | None = None
-
 
 def build_side_by_side(ours: View, published: View) -> Table:
     """One row a (published model, quantity, method) that both sources have, for the first setting of ours.
@@ -75,26 +43,16 @@ def build_side_by_side(ours: View, published: View) -> Table:
     Raises:
         ValueError: nothing is in both.
     """
-    setting, published = ours.settings[0], with_methods(published, _common(ours, published))
+    setting, published = ours.settings[0], with_methods(published, common_methods(ours, published))
     metrics, at = SCORES[ours.experiment.task]
     pairs = [pair for other in published.settings for pair in _crossings(ours, setting, published, other)]
-    pairs += [pair for pair in _scores(ours, published, metrics, at) if pair.method != BASE]
+    pairs += [pair for pair in score_pairs(ours, published, metrics, at) if pair.method != BASE]
     pairs += _energies(ours, setting, published)
-    notes = [*_crossing_notes(ours), *_score_notes(ours, published, metrics, at), *_energy_notes(ours, pairs)]
+    notes = [*_crossing_notes(ours), *score_notes(ours, published, metrics, at), *_energy_notes(ours, pairs)]
     sources = [*published.notes(_crossing_metrics(published)), *published.notes(list(metrics), [0, at])]
     if any(pair.quantity == ENERGY for pair in pairs):
         sources.append(f"Energy ratio: {'; '.join(dict.fromkeys(_energy_rows(published)['source']))}.")
-    return _table(ours, published, pairs, "Ours and published", notes, sources)
-
-
-def scores_side_by_side(ours: View, published: View, metrics: Mapping[str, str], at: int) -> Table:
-    """The held-out scores of both sources at one step (`steps_at`), for the first setting of ours; metric -> name."""
-    published = with_methods(published, _common(ours, published))
-    pairs = _scores(ours, published, metrics, at)
-    notes = _score_notes(ours, published, metrics, at)
-    return _table(
-        ours, published, pairs, "Held-out scores, ours and published", notes, published.notes(list(metrics), [0, at])
-    )
+    return pairs_table(ours, published, pairs, "Ours and published", notes, sources)
 
 
 def _crossings(ours: View, setting: Setting, published: View, other: Setting) -> list[Pair]:
@@ -103,7 +61,7 @@ def _crossings(ours: View, setting: Setting, published: View, other: Setting) ->
     if reward not in HEADLINE:
         return []
     kind, threshold = HEADLINE[reward]
-    methods = _common(ours, published)
+    methods = common_methods(ours, published)
     mine, theirs = (
         {method: times_of(view.marks(kind, reward, threshold, method, where), kind) for method in methods}
         for view, where in ((ours, setting), (published, other))
@@ -142,34 +100,9 @@ def _median(times: CrossingTimes, key: tuple[str, ...]) -> Value:
 
 def _saved(times: CrossingTimes, baseline: CrossingTimes, key: tuple[str, ...]) -> Value:
     found = speed_up(times, baseline, key=key)
-    low, high = found.saved_interval or (math.nan, math.nan)
-    # 1 is the end of a baseline that the budget leaves open: no method crosses in 0 steps.
+    ends = found.saved_ends or (math.nan, math.nan)
     text = "not estimable" if math.isnan(found.saved) else ""
-    return Value(found.saved, low, math.inf if high == 1 else high, f"{found.runs}+{found.baseline_runs}", text)
-
-
-def _scores(ours: View, published: View, metrics: Mapping[str, str], at: int) -> list[Pair]:
-    found = _score_steps(ours, published, metrics, at)
-    pairs = []
-    for metric, name in metrics.items() if found else ():
-        for other in published.settings:
-            for method in (BASE, *published.methods):
-                mine = ours.score(metric, method, ours.settings[0], 0 if method == BASE else found)
-                theirs = published.score(metric, method, other, 0 if method == BASE else at)
-                if mine and theirs:
-                    label = BASE_LABEL if method == BASE else ours.methods[method].label
-                    values = [Value(e.value, _or_nan(e.low), _or_nan(e.high), runs_behind([e])) for e in (mine, theirs)]
-                    pairs.append(Pair(f"{name} (%)", method, label, other, *values, 100, 1))
-    return pairs
-
-
-def _score_steps(ours: View, published: View, metrics: Mapping[str, str], at: int) -> int | None:
-    """The step of ours to compare at; None where one of the sources has no such score."""
-    try:
-        steps_at(published, list(metrics), at)
-        return steps_at(ours, list(metrics), at).get(ours.settings[0])
-    except ValueError:
-        return None
+    return Value(found.saved, *ends, f"{found.runs}+{found.baseline_runs}", text)
 
 
 def _energies(ours: View, setting: Setting, published: View) -> list[Pair]:
@@ -180,7 +113,7 @@ def _energies(ours: View, setting: Setting, published: View) -> list[Pair]:
     pairs = []
     for other in published.settings:
         for method, column in ((BASELINE, "energy"), (ENERGY_BATCHES, "contributed")):
-            series = rows[(rows["model"] == other[0]) & (rows["method"] == method)].sort_values("step")
+            series = rows[(rows["model"] == other.model) & (rows["method"] == method)].sort_values("step")
             mine = _last_ratios(ours, setting, column)
             if len(series) and len(mine):
                 interval = t_interval(mine)
@@ -198,7 +131,7 @@ def _energy_rows(published: View) -> pd.DataFrame:
 
 def _last_ratios(ours: View, setting: Setting, column: str) -> list[float]:
     """Of each completed run of ENERGY_BATCHES: the median energy ratio over the last steps where it is defined."""
-    frame = frame_of(ours, "energies")
+    frame = runs_view(ours).frames["energies"]
     sparse = ours.experiment.sparse_reward
     ratios = []
     for run_id in completed_runs(ours, setting, ENERGY_BATCHES)["run_id"]:
@@ -209,53 +142,6 @@ def _last_ratios(ours: View, setting: Setting, column: str) -> list[float]:
         if len(ratio):
             ratios.append(float(ratio.median()))
     return ratios
-
-
-def _table(
-    ours: View, published: View, pairs: Sequence[Pair], title: str, notes: Sequence[str], sources: Sequence[str]
-) -> Table:
-    if not pairs:
-        raise no_numbers(ours, f"no quantity in common with the published numbers of {published.experiment.experiment}")
-    models = [model for model, _ in published.settings if any(pair.setting[0] == model for pair in pairs)]
-    columns = ["Quantity", *(["Published model"] if len(models) > 1 else []), "Method", *COLUMNS]
-    others = [name_of(setting) for setting in ours.settings[1:]]
-    about = f"Ours: {name_of(ours.settings[0])}" + (f" (not shown: {'; '.join(others)})" if others else "")
-    about += f", preset {ours.source}. Published: {', '.join(models)}. Difference: ours minus published."
-    return Table(
-        pd.DataFrame([_row(pair) for pair in pairs]),
-        f"{title} ({ours.experiment.experiment})",
-        [about, SCALE_NOTE, *notes, *ours.notes(), *(f"Published: {note}" for note in dict.fromkeys(sources))],
-        columns,
-        numeric=COLUMNS,
-    )
-
-
-def _row(pair: Pair) -> dict[str, object]:
-    difference = pair.ours.value - pair.published.value
-    shown = _number(difference, pair)
-    row: dict[str, object] = {"Published model": pair.setting[0], "Quantity": pair.quantity, "Method": pair.label}
-    row |= {"Ours": _text(pair.ours, pair), "n": pair.ours.n}
-    row |= {"Published": _text(pair.published, pair), "n pub.": pair.published.n}
-    row["Difference"] = f"+{shown}" if math.isfinite(difference) and difference > 0 else shown
-    row["method"] = pair.method
-    for name, value in (("ours", pair.ours), ("published", pair.published)):
-        row |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
-    return row | {"difference": difference}
-
-
-def _number(value: float, pair: Pair) -> str:
-    if pair.digits is not None and math.isfinite(value):
-        value = round(pair.scale * value, pair.digits) + 0.0  # no negative zero
-        return number(value, pair.digits)
-    return number(pair.scale * value)
-
-
-def _text(value: Value, pair: Pair) -> str:
-    """The number with its interval; a dash as an end that the budget leaves open, no interval where both ends are."""
-    shown = value.text or _number(value.value, pair)
-    if math.isnan(value.low) or not (math.isfinite(value.low) or math.isfinite(value.high)):
-        return shown
-    return f"{shown} [{_number(value.low, pair)}, {_number(value.high, pair)}]"
 
 
 def _crossing_notes(ours: View) -> list[str]:
@@ -278,17 +164,6 @@ def _crossing_metrics(view: View) -> list[str]:
     return [f"{'first_step' if kind == 'first' else 'stable_crossing'}/{reward}/{threshold:g}"]
 
 
-def _score_notes(ours: View, published: View, metrics: Mapping[str, str], at: int) -> list[str]:
-    step = _score_steps(ours, published, metrics, at)
-    if step is None:
-        return []
-    return [
-        f"{', '.join(metrics.values())}: held-out scores, mean over seeds [{100 * LEVEL:g} % Student's t; none was "
-        f"published], ours at step {step} of {ours.budget(ours.settings[0])} (docs/statistics.md), "
-        f"published at step {at}; differences in percentage points."
-    ]
-
-
 def _energy_notes(ours: View, pairs: Sequence[Pair]) -> list[str]:
     if not any(pair.quantity == ENERGY for pair in pairs):
         return []
@@ -303,11 +178,3 @@ def _energy_notes(ours: View, pairs: Sequence[Pair]) -> list[str]:
 
 def _label(view: View, method: str) -> str:
     return view.methods[method].label if method in view.methods else method
-
-
-def _common(ours: View, published: View) -> list[str]:
-    return [method for method in ours.methods if method in published.methods]
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value

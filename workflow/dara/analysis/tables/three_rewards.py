@@ -10,7 +10,6 @@ from dara.analysis.tables.at_step import (
     digits,
     is_published,
     mean_sd,
-    no_numbers,
     runs_behind,
     setting_cells,
     setting_columns,
@@ -23,12 +22,13 @@ from dara.analysis.tables.cells import MISSING, number
 from dara.analysis.tables.render import Table
 from dara.analysis.tables.sources import of_experiment
 from dara.analysis.view import Estimate, View
+from dara.analysis.view_runs import no_numbers
 
 TWO = "tool_main"
 """The experiment of the runs with two rewards."""
 
 METRICS = {"average_format": "Format", "format/multi_turn": "Multi-Turn", "average_accuracy": "Acc"}
-LENGTH = "average_length"
+LENGTH = "average_think_length"
 
 
 def build(view: View, at: int = 100) -> Table:
@@ -40,7 +40,7 @@ def build(view: View, at: int = 100) -> Table:
 
     Returns:
         Raw columns: for each metric <metric>_2, <metric>_3 and <metric>_difference (three minus two), fractions;
-        average_length, and n_2, n_3. A metric that the source does not have is left out.
+        average_think_length, and n_2, n_3. A metric that the source does not have is left out, and named in a note.
 
     Raises:
         ValueError: the source has no score with three rewards, or no run with two.
@@ -55,7 +55,7 @@ def build(view: View, at: int = 100) -> Table:
                 fewer = {metric: two.score(metric, method, setting, step) for metric in METRICS}
                 rows.append({**setting_cells(setting), **_row(view, method, fewer, three)})
     if not rows:
-        raise no_numbers(view, f"no score with {len(view.experiment.rewards)} rewards")
+        raise no_numbers(view, f"score with {len(view.experiment.rewards)} rewards")
     frame = pd.DataFrame(rows)
     shown = [metric for metric in METRICS if frame[f"{metric}_3"].notna().any()]
     columns = [f"{METRICS[metric]} {suffix}" for metric in shown for suffix in ("2", "3", "change")]
@@ -65,10 +65,19 @@ def build(view: View, at: int = 100) -> Table:
     return Table(
         frame.drop(columns=hidden),
         title_of(view, "Two rewards against three"),
-        _notes(view, two, steps, at),
+        [*_absent_notes(view, frame), *_notes(view, two, steps, at)],
         [*setting_columns(view), "Method", *columns, *counts],
         numeric=("G", *columns, *counts),
     )
+
+
+def _absent_notes(view: View, frame: pd.DataFrame) -> list[str]:
+    """Which scores of the paper's table ours do not have."""
+    if is_published(view):
+        return []
+    absent = [METRICS[metric] for metric in METRICS if frame[f"{metric}_3"].isna().all()]
+    absent += ["Length"] if frame[LENGTH].isna().all() else []
+    return [f"Not measured by the benchmark of these runs: {', '.join(absent)}."] if absent else []
 
 
 def _names(metric: str) -> list[str]:

@@ -7,15 +7,15 @@ import math
 import pandas as pd
 
 from dara.analysis.crossing import HOLD, WINDOW
-from dara.analysis.speed_up import SpeedUp, speed_up
+from dara.analysis.names import BASELINE
+from dara.analysis.speed_up import speed_up
 from dara.analysis.survival import CrossingTimes, median_step, median_text
-from dara.analysis.tables.at_step import name_of, no_numbers, setting_cells, setting_columns, title_of
-from dara.analysis.tables.cells import MISSING, number
-from dara.analysis.tables.marks import times_of
+from dara.analysis.tables.at_step import setting_cells, setting_columns, title_of
+from dara.analysis.tables.cells import MISSING
+from dara.analysis.tables.marks import saved_text, times_of
 from dara.analysis.tables.render import Table
-from dara.analysis.view import Setting, View
-
-BASELINE = "gdpo"
+from dara.analysis.view import Setting, View, name_of
+from dara.analysis.view_runs import no_numbers
 
 
 def build(view: View) -> Table:
@@ -38,7 +38,7 @@ def build(view: View) -> Table:
     several = any(found and len(found.steps) > 1 for found in times.values())
     shown = [s for s in view.settings if any(found for (setting, *_), found in times.items() if setting == s)]
     if not shown:
-        raise no_numbers(view, f"no stable crossing of {reward} at {', '.join(f'{t:g}' for t in thresholds) or 'any'}")
+        raise no_numbers(view, f"stable crossing of {reward} at {', '.join(f'{t:g}' for t in thresholds) or 'any'}")
     rows = []
     for setting in shown:
         for method in view.methods:
@@ -75,23 +75,12 @@ def _row(
     top = max(cells)
     saved = None
     if method != BASELINE and cells[top] and baseline:
-        key = ("threshold_crossings", view.source, view.experiment.experiment, *map(str, setting), f"{top:g}", method)
+        place = (setting.model, str(setting.group_size))
+        key = ("threshold_crossings", view.source, view.experiment.experiment, *place, f"{top:g}", method)
         saved = speed_up(cells[top], baseline, key=key)
     ends = saved.saved_interval if saved and saved.saved_interval else (math.nan, math.nan)
     row["Saved (%)"] = saved_text(saved)
     return row | {"saved": saved.saved if saved else math.nan, "saved_low": ends[0], "saved_high": ends[1]}
-
-
-def saved_text(saved: SpeedUp | None) -> str:
-    """`40.5`, or `40.5 [12, 60]` where there is an interval; a dash as an end that the budget leaves open."""
-    if saved is None or math.isnan(saved.saved):
-        return MISSING
-    text = number(100 * saved.saved, 1)
-    if saved.saved_interval is None:
-        return text
-    # 1 is the end of a baseline that the budget leaves open: no method crosses in 0 steps.
-    ends = [math.nan if end == 1 else end for end in saved.saved_interval]
-    return f"{text} [{number(100 * ends[0], 0)}, {number(100 * ends[1], 0)}]"
 
 
 def _header(threshold: float) -> str:
@@ -127,7 +116,7 @@ def _notes(view: View, shown: list[Setting], several: bool, metrics: list[str]) 
             f"Saved: steps fewer than {label}'s (median), in percent of them, at the highest threshold; negative: more "
             f"steps. {interval}"
         )
-    hidden = [name_of(setting) for setting in view.settings if setting not in shown]
+    hidden = [name_of(setting, view.settings) for setting in view.settings if setting not in shown]
     if hidden:
         notes.append(f"Without stable crossings in this source: {'; '.join(hidden)}.")
     return [*notes, *view.notes(metrics)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dara.analysis.tables.at_step import Steps, score_table, step_name, step_note, steps_at
 from dara.analysis.tables.render import Table
-from dara.analysis.tables.side_by_side import scores_side_by_side
+from dara.analysis.tables.score_pairs import scores_side_by_side
 from dara.analysis.view import View
 
 GROUPS = (

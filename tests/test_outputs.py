@@ -1,0 +1,36 @@
+"""Which tables and figures a preset plans: what it does not evaluate is absent, not a job that must fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dara.analysis.figures import FIGURES
+from dara.analysis.tables import TABLES
+from dara.loading import ConfigurationError, load_preset
+from dara.outputs import NEEDS, Outputs
+
+ROOT = Path(__file__).parents[1]
+
+
+def outputs(preset: str) -> Outputs:
+    return Outputs.of_preset(load_preset(ROOT, ROOT / f"config/presets/{preset}.yaml"), ROOT, Path("results") / preset)
+
+
+def test_only_presets_with_validation_rows_have_their_curves_and_only_the_five_sets_a_table_of_sets():
+    paper, laptop = outputs("paper"), outputs("laptop")
+    assert {"validation", "math_validation"} <= set(paper.ids("figures"))
+    assert "math_step50_sets" in paper.ids("tables")
+    assert not {"validation", "math_validation"} & set(laptop.ids("figures"))
+    assert "math_step50_sets" not in laptop.ids("tables")
+    assert {"tool_rates", "math_rates"} <= set(paper.ids("tables")) & set(laptop.ids("tables"))
+    assert "results/paper/figures/math_validation.svg" in paper.files
+    assert not [file for file in laptop.files if "validation" in file]
+    with pytest.raises(ConfigurationError, match=r"preset laptop has no figures\.validation; it has overview"):
+        laptop.owner("figures", "validation")
+    assert "validation" in Outputs.of_published(ROOT, Path("results/published")).ids("figures")
+
+
+def test_what_needs_something_of_a_preset_is_a_module():
+    assert set(NEEDS) <= {*FIGURES, *TABLES}
