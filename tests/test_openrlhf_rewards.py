@@ -155,7 +155,10 @@ def test_same_tokens_have_the_rewards_of_the_trl_engine(executor, text):
 
 @pytest.mark.openrlhf
 def test_error_in_a_reward_is_not_swallowed(executor):
-    with pytest.raises(RewardError, match=r"failed .ValueError: reference is blank .* for prompt p9, number 0 of the run .* response '7'"):
+    with pytest.raises(
+        RewardError,
+        match=r"failed .ValueError: reference is blank .* for prompt p9, number 0 of the run .* response '7'",
+    ):
         execute(executor, tokenizer()("7", add_special_tokens=False)["input_ids"], label=Label("p9", " ", 0, 0))
 
 
