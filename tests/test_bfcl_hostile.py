@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from dara.evaluation import bfcl_v4_score
 from dara.evaluation.bfcl_calls import decode_calls, render_call
 from dara.evaluation.executor import MOST_ENDED, Limits, ToolExecutor
+from dara.evaluation.multi_turn import _call_text
 from dara.evaluation.records import Case, Response
 from dara.evaluation.sandbox import Outcome, Sandbox, ScorerSpec
 
@@ -192,6 +194,21 @@ def test_answers_are_text_that_can_be_encoded(tools: ToolExecutor) -> None:
     assert said[0].endswith(r"got an unexpected keyword argument '\ud800'")
     assert said[2] == r'{"current_directory_content": ["a.txt", "\ud800"]}'
     assert all(text.encode("utf-8") for text in said)
+
+
+def test_a_call_is_shown_as_text_that_can_be_encoded() -> None:
+    (call,) = decode_calls(turn(r'{"name":"cd","parameters":{"\ud800":"\udfff"}}'))
+    assert _call_text(call) == r"cd(\ud800='\udfff')"
+
+
+def test_the_end_of_the_tools_process_costs_no_call(tools: ToolExecutor) -> None:
+    """Out of memory, the system may kill it; the state of its cases is made again."""
+    here = CASES[7].id
+    assert tools.execute(here, [{"touch": {"file_name": "kept.txt"}}]) == ["None"]
+    os.killpg(tools._worker._process.pid, signal.SIGKILL)
+    (said,) = tools.execute(here, [{"ls": {}}])
+    assert "kept.txt" in said
+    assert tools.lost(here) == 0
 
 
 def test_a_call_that_never_ends_costs_its_own_answer(tools: ToolExecutor) -> None:

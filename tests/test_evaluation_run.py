@@ -77,9 +77,13 @@ def test_a_killed_evaluation_goes_on_where_it_was(tmp_path: Path) -> None:
     generate_checkpoints(checkpoints, benchmark("laptop_math"), cases, out, make_sampler=again)
     assert again.calls == 2  # the damaged one and the missing one
     assert (out / "laptop_math.identity.json").exists()
-    # Unfinished work of other settings is not taken.
+    # Finished checkpoints of unfinished work of other settings are neither taken nor deleted.
     (out / "laptop_math.identity.json").rename(out / ".laptop_math.identity.unfinished.json")
     other = FakeSampler(str.lower, identity="other")
+    with pytest.raises(ValueError, match="this evaluation has responses already"):
+        generate_checkpoints(checkpoints, benchmark("laptop_math"), cases, out, make_sampler=other)
+    for path in out.glob("step_*/laptop_math.jsonl.gz"):
+        path.unlink()
     generate_checkpoints(checkpoints, benchmark("laptop_math"), cases, out, make_sampler=other)
     assert other.calls == 3
 
@@ -220,10 +224,12 @@ def test_a_part_of_another_identity_keeps_what_the_others_have_made(tmp_path):
     with pytest.raises(ValueError) as error:
         generate_checkpoints(checkpoints, spec, cases, out, make_sampler=other, part=Part(2, 2))
     assert str(error.value) == (
-        f"{work}: other parts of this evaluation make responses with another sampler.sampler ('cuda' there, 'cpu' here)"
-        f" (the first: {out}/step_10/laptop_math.jsonl.gz); give all parts the same, or, when none of them runs, delete"
-        f" {work} and {out}/laptop_math.part*.done to make all responses again"
+        f"{work}: this evaluation has responses already, or other parts make them, with another sampler.sampler ('cuda' "
+        f"there, 'cpu' here) (the first: {out}/step_10/laptop_math.jsonl.gz); use the same settings, or, when no other "
+        f"job runs, delete {work} and {out}/laptop_math.part*.done to make all responses again"
     )
+    with pytest.raises(ValueError, match="this evaluation has responses already"):
+        generate_checkpoints(checkpoints, spec, cases, out, make_sampler=other)  # all checkpoints in one job
     assert other.calls == 0
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     work.unlink()

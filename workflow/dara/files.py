@@ -5,8 +5,11 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import json
 import os
+import zlib
 from pathlib import Path
+from typing import Any
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
@@ -21,8 +24,24 @@ def read_text(path: Path) -> str:
     """The text of `path`, or of `<path>.gz` where only that is there. FileNotFoundError if neither is."""
     compressed = path.with_name(f"{path.name}.gz")
     if not path.is_file() and compressed.is_file():
-        return gzip.decompress(compressed.read_bytes()).decode("utf-8")
+        return gunzip(compressed).decode("utf-8")
     return path.read_text(encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file. ValueError, with its name, for one that is damaged."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: it is no JSON ({error}); delete it to have it made again") from None
+
+
+def gunzip(path: Path) -> bytes:
+    """The content of a gzip file. ValueError, with its name, for one that is damaged or incomplete."""
+    try:
+        return gzip.decompress(path.read_bytes())
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is damaged: not a complete gzip file ({error})") from None
 
 
 def gzipped(content: bytes) -> bytes:

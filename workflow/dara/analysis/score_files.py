@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import pandas as pd
 
 from dara.analysis.records import RecordError, read_json
 from dara.evaluation.score import identity_path, read_scores, scores_path
+from dara.files import gunzip
 from dara.specs import VALIDATION_OF_TASK
 
 Sums = Mapping[int, Mapping[str, str]]
@@ -106,7 +106,7 @@ def read_listed(one: Scored, step: int, benchmark: str, listed: Mapping[str, str
     """The scores of a checkpoint, from a file that is still as it was written."""
     path = scores_path(one.directory, step, benchmark)
     frame = read_scores(path, benchmark)
-    content = path.read_bytes() if path.is_file() else gzip.decompress(path.with_name(f"{path.name}.gz").read_bytes())
+    content = path.read_bytes() if path.is_file() else gunzip(path.with_name(f"{path.name}.gz"))
     if hashlib.sha256(content).hexdigest() != listed[path.relative_to(one.directory).as_posix()]:
         raise RecordError(
             f"{path}: {one.name}: not the file whose sha256 {benchmark}.scored.json lists; it was changed, so score "

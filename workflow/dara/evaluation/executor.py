@@ -19,6 +19,7 @@ from typing import Any
 
 from dara.evaluation.bfcl_checkers import CHECKER_VERSION
 from dara.evaluation.isolation import MEMORY_BYTES, WALL_FACTOR, Fork, ForkLost
+from dara.evaluation.multi_turn import encodable
 from dara.evaluation.records import Case
 from dara.evaluation.sandbox import SandboxError, ScorerSpec, Worker
 
@@ -134,18 +135,15 @@ class ToolExecutor:
 
     def _one(self, live: _Live, call: Call) -> str | None:
         """What the tools say to one call; None where it ended the copy that it was executed in."""
-        item = {"case": live.case.id, "call": call}
-        worker = self._started()
-        if live.worker is not worker:  # it has no copy of this case, or the copy ended
-            item |= {"entry": live.case.gold["entry"], "long_context": "long_context" in live.case.category}
-            item["history"] = live.history
-        said = self._ask(item)
+        worker, said = self._asked(live, call)
+        if said is None:  # the whole worker ended: the system's doing, or bad luck, so not the call's fault at once
+            logger.warning("case %s: the tools' process ended, and the call is made again in a new one", live.case.id)
+            worker, said = self._asked(live, call)
         if said is not None and "text" in said:
             live.worker = worker
             live.history.append(call)
             live.seconds += said["seconds"]
-            # What a tool repeats may hold half of a surrogate pair, which no tokenizer takes.
-            return said["text"].encode("utf-8", "backslashreplace").decode("utf-8")
+            return encodable(said["text"])
         live.worker = None
         live.seconds += self._limits.call_seconds
         live.ended += 1
@@ -154,6 +152,15 @@ class ToolExecutor:
             *(live.case.id, self._limits.call_seconds),
         )
         return None
+
+    def _asked(self, live: _Live, call: Call) -> tuple[Worker, dict[str, Any] | None]:
+        """The worker that a call goes to, and what it says (None: it ended)."""
+        item = {"case": live.case.id, "call": call}
+        worker = self._started()
+        if live.worker is not worker:  # it has no copy of this case, or the copy ended
+            item |= {"entry": live.case.gold["entry"], "long_context": "long_context" in live.case.category}
+            item["history"] = live.history
+        return worker, self._ask(item)
 
     def _started(self) -> Worker:
         if self._worker is None:

@@ -19,7 +19,7 @@ from dara.evaluation.records import Case, Response, sha256_of, write_responses
 from dara.evaluation.samplers import Sampler
 from dara.evaluation.score import BENCHMARKS, identity_path, responses_path
 from dara.evaluation.tokenizer import SETTINGS_FILES
-from dara.files import write_atomically
+from dara.files import read_json, write_atomically
 from dara.locking import HANDOVER_SECONDS, directory_lock
 
 # Made in one piece, in seconds, from one stream of random numbers. Their scores are kept in git, so their identities
@@ -114,7 +114,7 @@ class Claim:
     def begin(self) -> bool:
         """Put down what the responses are going to be. Returns whether those that are already there are the same.
 
-        Responses without an identity, or of unfinished work of another, are deleted with their scores: once this
+        Responses without an identity, and begun checkpoints of another, are deleted with their scores: once this
         identity stands there, nothing tells them from ours.
 
         Raises:
@@ -136,7 +136,7 @@ class Claim:
                 f"{work}: was deleted while this job made responses, so another evaluation may have begun; what it has "
                 "not written yet is left out; start it again"
             )
-        there = json.loads(work.read_text("utf-8"))
+        there = read_json(work)
         if there != self.identity:
             raise ValueError(
                 f"{work}: another job has begun this evaluation with another {differences(there, self.identity)}; what "
@@ -165,7 +165,7 @@ class Claim:
     def _is_same(self) -> bool:
         final, work = identity_path(self.out_dir, self.name), unfinished_path(self.out_dir, self.name)
         if final.is_file():
-            existing = json.loads(final.read_text("utf-8"))
+            existing = read_json(final)
             if existing != self.identity:
                 raise ValueError(
                     f"{final}: these responses were made with another {differences(existing, self.identity)}; "
@@ -174,20 +174,23 @@ class Claim:
             return True
         if not work.is_file():
             return False
-        existing = json.loads(work.read_text("utf-8"))
-        others = next(self._responses_of_others(), None)
-        if existing != self.identity and others is not None:
+        existing = read_json(work)
+        kept = next(self._not_to_lose(), None)
+        if existing != self.identity and kept is not None:
             raise ValueError(
-                f"{work}: other parts of this evaluation make responses with another "
-                f"{differences(existing, self.identity)} (the first: {others}); give all parts the same, or, when none "
-                f"of them runs, delete {work} and {self.out_dir}/{self.name}.part*.done to make all responses again"
+                f"{work}: this evaluation has responses already, or other parts make them, with another "
+                f"{differences(existing, self.identity)} (the first: {kept}); use the same settings, or, when no other "
+                f"job runs, delete {work} and {self.out_dir}/{self.name}.part*.done to make all responses again"
             )
         return existing == self.identity
 
-    def _responses_of_others(self) -> Iterator[Path]:
-        if self.steps is not None:
-            ours = {f"step_{step}" for step in self.steps}
-            yield from (path for path in self._responses() if path.parent.name not in ours)
+    def _not_to_lose(self) -> Iterator[Path]:
+        """What other parts have begun; for a job that makes all checkpoints, those that are finished."""
+        ours = {f"step_{step}" for step in self.steps or ()}
+        for path in self._responses():
+            finished = path.name == f"{self.name}.jsonl.gz"
+            if finished if self.steps is None else path.parent.name not in ours:
+                yield path
 
     def _responses(self) -> Iterator[Path]:
         """Responses, finished or not."""
@@ -196,6 +199,6 @@ class Claim:
             yield from sorted(self.out_dir.glob(f"step_*/{name}"))
 
     def _drop_responses(self) -> None:
-        scores = (f"step_*/{self.name}.csv", f"{self.name}.scor*.json")
+        scores = (f"step_*/{self.name}.csv", f"step_*/.{self.name}.scores.partial", f"{self.name}.scor*.json")
         for path in [*self._responses(), *(path for pattern in scores for path in self.out_dir.glob(pattern))]:
             path.unlink()

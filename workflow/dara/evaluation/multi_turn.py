@@ -93,4 +93,9 @@ def dialogue(
 def _call_text(call: dict[str, Any]) -> str:
     """A call as the history shows it: `name(parameter=value, ...)`."""
     ((name, parameters),) = call.items()
-    return f"{name}({', '.join(f'{key}={value!r}' for key, value in parameters.items())})"
+    return encodable(f"{name}({', '.join(f'{key}={value!r}' for key, value in parameters.items())})")
+
+
+def encodable(text: str) -> str:
+    """The text with halves of surrogate pairs, which no tokenizer takes, as escapes: JSON of a model can name one."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

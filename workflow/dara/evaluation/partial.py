@@ -63,7 +63,11 @@ def _read(path: Path) -> dict[Place, Response]:
         with path.open("r+b") as stream:
             stream.truncate(len(whole))
     done: dict[Place, Response] = {}
-    for number, line in enumerate(whole.decode("utf-8").split("\n")[:-1], 1):
+    try:
+        text = whole.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is damaged: not UTF-8 text ({error}); delete it to have it made again") from None
+    for number, line in enumerate(text.split("\n")[:-1], 1):
         row = parse_response(path, number, line)
         if (row.case, row.sample) in done:
             raise ValueError(f"{path}, row {number}: case {row.case}, sample {row.sample} again; delete the file")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from dara.files import gzipped, sha256, write_atomically
+from dara.files import gunzip, gzipped, sha256, write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,11 +106,11 @@ def read_responses(path: Path, cases: Sequence[Case], samples: int) -> list[Row]
         ValueError: the file is missing, damaged or incomplete, or a row is wrong; names file and row (from 1).
     """
     try:
-        content = gzip.decompress(path.read_bytes()).decode("utf-8")
+        content = gunzip(path).decode("utf-8")
     except FileNotFoundError:
         raise ValueError(f"{path}: the file does not exist; responses are generated before they are scored") from None
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a complete gzip file of UTF-8 text ({error})") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is damaged: not UTF-8 text ({error})") from None
     lines = _lines(content)
     expected = [(case.id, sample) for case in cases for sample in range(samples)]
     rows = [_row(path, number, line, key) for number, (line, key) in enumerate(zip(lines, expected, strict=False), 1)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from dara.dag import Workflow
-from dara.files import sha256
+from dara.files import gunzip, sha256
 from dara.runs import spec_sha256
 
 RESPONSES = 3
@@ -106,7 +105,7 @@ def _responses(path: Path) -> list[Responses]:
     if not path.is_file():
         return []
     rows = []
-    for number, line in enumerate(gzip.decompress(path.read_bytes()).decode("utf-8").split("\n"), start=1):
+    for number, line in enumerate(gunzip(path).decode("utf-8").split("\n"), start=1):
         if line:
             rows.append(_row(line, f"{path}: line {number}"))
     steps = sorted({row["step"] for row in rows})

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from dara.config import RunSpec
-from dara.files import sha256, write_atomically
+from dara.files import gunzip, sha256, write_atomically
 from dara.runs import run_id, spec_sha256
 from dara.training.divergence import Divergence
 
@@ -151,7 +151,7 @@ def load(directory: Path, step: int) -> RunRecord:
     metrics = [json.loads(line) for line in lines]
     with np.load(directory / "rewards.npz", allow_pickle=False) as arrays:
         rewards, lengths = list(arrays["rewards"][:step]), list(arrays["lengths"][:step])
-    samples = [json.loads(line) for line in gzip.decompress((directory / "samples.jsonl.gz").read_bytes()).splitlines()]
+    samples = [json.loads(line) for line in gunzip(directory / "samples.jsonl.gz").splitlines()]
     timings = json.loads((directory / "timings.json").read_bytes())
     if [line["step"] for line in metrics] != list(range(1, step + 1)) or len(rewards) != step:
         raise ValueError(
