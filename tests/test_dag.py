@@ -3,14 +3,12 @@
 import json
 import shlex
 from pathlib import Path
-from types import SimpleNamespace
 
-import psutil
 import pytest
 
 from dara.dag import Workflow
 from dara.loading import ConfigurationError, merge, read_yaml
-from dara.preflight import bound_local_jobs, check_available, check_environments, check_hardware, check_trackers
+from dara.preflight import check_available, check_environments, check_hardware, check_trackers
 
 ROOT = Path(__file__).parents[1]
 
@@ -100,13 +98,6 @@ def test_a_tracker_that_is_not_installed_is_an_error_before_any_job(monkeypatch)
         check_trackers(flow("laptop", **wanted))
     check_trackers(flow("laptop", reuse="none"))
     check_trackers(flow("laptop-openrlhf", **wanted))  # its environment has it
-
-
-def test_one_machine_runs_at_once_what_its_memory_holds():
-    bounds = {"gpu": 2}
-    bound_local_jobs(SimpleNamespace(global_resources=bounds, register_resource=bounds.__setitem__))
-    assert bounds["gpu"] == 2, "as the user said"
-    assert 500 < bounds["mem_mb"] == psutil.virtual_memory().total // 10**6
 
 
 def test_what_cannot_be_fetched_is_listed_before_any_job(paper, monkeypatch):

@@ -5,17 +5,24 @@ import pytest
 from dara.files import gunzip, gzipped, read_json, read_text
 
 
+def outcome(path, content: bytes) -> str:
+    try:
+        return "as it was" if gunzip(path) == content else "other content"
+    except ValueError as error:
+        return str(error).partition(" (")[0]
+
+
 def test_a_damaged_gzip_file_is_an_error_that_names_it(tmp_path):
     path, content = tmp_path / "a.jsonl.gz", b'{"a": 1}\n' * 50
     whole = gzipped(content)
     path.write_bytes(whole)
     assert gunzip(path) == content
+    messages = set()
     for position in range(len(whole)):
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 4]) + whole[position + 1 :])
-        try:
-            assert gunzip(path) == content  # a byte of the header that says nothing of the content
-        except ValueError as error:
-            assert str(error).startswith(f"{path} is damaged: not a complete gzip file (")
+        messages.add(outcome(path, content))
+    assert messages <= {"as it was", f"{path} is damaged: not a complete gzip file"}, "or an error without the name"
+    assert len(messages) == 2
     path.write_bytes(whole[:-9])
     with pytest.raises(ValueError, match=r"a\.jsonl\.gz is damaged"):
         read_text(tmp_path / "a.jsonl")

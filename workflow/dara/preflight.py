@@ -7,9 +7,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import psutil
+from typing import TYPE_CHECKING
 
 from dara.config import Configuration
 from dara.loading import ConfigurationError
@@ -84,17 +82,6 @@ def check_trackers(flow: Workflow) -> None:
         check_installed(flow.configuration.preset.trackers if here and flow.reuse != "only" else ())
     except ValueError as error:
         raise ConfigurationError(f"trackers of preset {flow.configuration.preset.preset}: {error}") from None
-
-
-def bound_local_jobs(workflow: Any) -> None:
-    """On one machine, run at once what its memory holds, and one job with GPUs: jobs do not divide them among them.
-
-    workflow: Snakemake's, of the main process; `--resources mem_mb=... gpu=...` says otherwise.
-    """
-    bounds = {"mem_mb": psutil.virtual_memory().total // 10**6, "gpu": 1}
-    for name, value in bounds.items():
-        if name not in workflow.global_resources:
-            workflow.register_resource(name, value)
 
 
 def check_cached_only(flow: Workflow, presets: Mapping[str, Configuration]) -> None:

@@ -9,7 +9,6 @@ from dara.dag import Workflow
 from dara.loading import check_method_parameters
 from dara.parent import job_environment
 from dara.preflight import (
-    bound_local_jobs,
     check_available,
     check_environments,
     check_hardware,
@@ -26,8 +25,6 @@ with user_errors():
     FLOW = Workflow.load(ROOT, config, workflow.overwrite_configfiles)
     if workflow.is_main_process:
         check_method_parameters(FLOW.configuration)
-        if workflow.local_exec:
-            bound_local_jobs(workflow)
         if runs_jobs(sys.argv[1:]):
             check_hardware(FLOW)
             check_trackers(FLOW)
