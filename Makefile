@@ -50,6 +50,7 @@ help: ## list the targets
 
 # Presets that train with OpenRLHF need its environment.
 reproduce: environment $(if $(filter laptop-openrlhf laptop-study,$(PRESET)),openrlhf-cpu) ## train, evaluate, compare and draw PRESET (laptop), nothing from the cache; continues where it stopped
+	@test -f 'config/presets/$(PRESET).yaml' || { echo "PRESET is '$(PRESET)'; it must name a file of config/presets/, such as laptop"; exit 1; }
 	$(SNAKEMAKE) --configfile config/presets/$(PRESET).yaml --config reuse=none -- all html
 	@$(MAKE) --no-print-directory $(REPORT)
 

@@ -12,7 +12,7 @@ configfile: f"{workflow.basedir}/config/config.yaml"
 
 
 # A profile or --configfile chooses the preset; without either it is the laptop's.
-if "preset" not in config:
+if "experiments" not in config:
 
     configfile: f"{workflow.basedir}/config/presets/laptop.yaml"
 

@@ -3,7 +3,6 @@ import os
 import shutil
 import subprocess
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -366,7 +365,16 @@ def base_of(flow: Workflow, run: str) -> Path:
     return weights
 
 
-def test_results_of_a_preset_go_with_their_work(flow):
+@pytest.fixture
+def told(flow) -> Workflow:
+    """The same, with results of a workflow."""
+    flow.paths.root.mkdir(parents=True)
+    (flow.paths.root / "configuration.json").write_text(flow.configuration_json())
+    return flow
+
+
+def test_results_of_a_preset_go_with_their_work(told):
+    flow = told
     run, begun = sorted(flow.plan.runs)[:2]
     begin(flow, run)
     finish(flow, run)
@@ -394,7 +402,8 @@ def test_results_of_a_preset_go_with_their_work(flow):
     assert list(Path(".scratch/models").iterdir()) == []
 
 
-def test_what_another_preset_with_results_has_or_plans_stays(flow):
+def test_what_another_preset_with_results_has_or_plans_stays(told):
+    flow = told
     first, second, third = sorted(flow.plan.runs)[:3]
     models = set()
     for run in (first, second, third):
@@ -417,7 +426,8 @@ def test_what_another_preset_with_results_has_or_plans_stays(flow):
     assert len(list(Path(".scratch").glob("*/step_6"))) == 3
 
 
-def test_work_that_others_share_stays_when_results_go(flow):
+def test_work_that_others_share_stays_when_results_go(told):
+    flow = told
     run, other = sorted(flow.plan.runs)[:2]
     begin(flow, run)
     finish(flow, run)
@@ -431,7 +441,8 @@ def test_work_that_others_share_stays_when_results_go(flow):
     assert sorted(path.name for path in Path(".scratch").iterdir()) == sorted(["models", other])
 
 
-def test_results_stay_while_a_workflow_or_a_training_runs(flow):
+def test_results_stay_while_a_workflow_or_a_training_runs(told):
+    flow = told
     run = min(flow.plan.runs)
     work = begin(flow, run)
     finish(flow, run)
@@ -439,17 +450,52 @@ def test_results_stay_while_a_workflow_or_a_training_runs(flow):
         with pytest.raises(ValueError, match=r"no workflow runs here: .* is in use by process \d+ on "):
             clean_results(flow, dry_run=False)
         assert flow.paths.root.is_dir()
-    with directory_lock(work, seconds=0):
+    with directory_lock(work, seconds=0), pytest.raises(ValueError, match=f"{run} is training; results are deleted"):
         clean_results(flow, dry_run=False)
     assert work.is_dir()
+    assert flow.paths.root.is_dir()
 
 
-@pytest.mark.parametrize("name", ["cached", "published"])
-def test_results_in_git_are_nobodys_to_delete(flow, name):
-    preset = flow.configuration.preset.model_copy(update={"preset": name})
-    named = Workflow(replace(flow.configuration, preset=preset), flow.root)
-    with pytest.raises(ValueError, match=f"results/{name} is kept in git"):
-        clean_results(named, dry_run=False)
+def test_what_no_workflow_made_is_not_deleted(flow):
+    """`results` and a preset's name may point anywhere: at results/cached, or at docs/."""
+    clean_results(flow, dry_run=False)  # nothing is there
+    (flow.paths.root / "data").mkdir(parents=True)
+    with pytest.raises(ValueError, match="results/smoke is not what a workflow of preset smoke made"):
+        clean_results(flow, dry_run=False)
+    (flow.paths.root / "configuration.json").write_text('{"preset": "other"}')
+    with pytest.raises(ValueError, match="results/smoke is not what a workflow of preset smoke made"):
+        clean_results(flow, dry_run=True)
+    assert (flow.paths.root / "data").is_dir()
+
+
+def test_results_with_files_of_git_are_not_deleted(told):
+    (told.paths.root / "kept.csv").write_text("a")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["add", "-f", "results/smoke/kept.csv"]):
+        subprocess.run([*git, *command], check=True)
+    with pytest.raises(ValueError, match=r"holds 1 files that are kept in git \(the first: kept\.csv\)"):
+        clean_results(told, dry_run=False)
+    assert (told.paths.root / "kept.csv").is_file()
+
+
+def test_results_on_another_disk_go_with_their_link(told, tmp_path):
+    told.paths.root.rename(tmp_path / "disk")
+    told.paths.root.symlink_to(tmp_path / "disk")
+    clean_results(told, dry_run=False)
+    assert not told.paths.root.is_symlink()
+    assert not (tmp_path / "disk").exists()
+
+
+def test_base_models_in_a_scratch_that_clones_may_share_stay(told, tmp_path):
+    (tmp_path.parent / "shared").mkdir()
+    told.paths.scratch.symlink_to(tmp_path.parent / "shared")
+    run = min(told.plan.runs)
+    begin(told, run)
+    finish(told, run)
+    weights = base_of(told, run)
+    lines = clean_results(told, dry_run=False).splitlines()
+    assert lines[0] == f"     kept  {weights}: other work in scratch may start from it"
+    assert weights.is_dir()
 
 
 @pytest.mark.parametrize("name", ["", "cached", "published", "..", "smok"])

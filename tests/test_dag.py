@@ -91,6 +91,15 @@ def test_a_training_on_an_existing_ray_cluster_asks_for_no_gpu_of_its_own(paper)
     assert flow("paper", ray_address="head:6379").training_gpus(run) == 0
 
 
+def test_a_preset_is_chosen_by_its_file():
+    """`--config preset=smoke` on top of the laptop's file would train the laptop's matrix into results/smoke."""
+    files = [ROOT / "config" / "config.yaml", ROOT / "config" / "presets" / "laptop.yaml"]
+    values = merge(read_yaml(files[0]), read_yaml(files[1])) | {"preset": "smoke"}
+    for overlays in (files[1:], []):
+        with pytest.raises(ConfigurationError, match=r"choose a preset by its file: --configfile config/presets/smoke"):
+            Workflow.load(ROOT, values, overlays)
+
+
 def test_a_tracker_that_is_not_installed_is_an_error_before_any_job(monkeypatch):
     wanted = {"reuse": "none", "trackers": ["wandb"]}
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -273,3 +273,15 @@ def test_checking_leaves_the_state_alone():
     method = own(Forgetful)
     check_method(method)
     assert method.state_dict() == {"calls": 0}
+
+
+@pytest.mark.parametrize("where", ["call", "module"])
+def test_a_name_that_was_not_imported_is_one_sentence(tmp_path, where):
+    body = "import math\ndef contributions(batch):\n    return torch.zeros_like(batch.z)\n"
+    (tmp_path / "forgotten.py").write_text(body if where == "call" else "VALUE = torch.ones(1)\n" + body)
+    if where == "module":
+        with pytest.raises(ValueError, match=r"forgotten\.py cannot be loaded: NameError: name 'torch' is not defined"):
+            load_method("mine", function="forgotten.py:contributions", base_dir=tmp_path)
+        return
+    found = check_method(load_method("mine", function="forgotten.py:contributions", base_dir=tmp_path))
+    assert found[0].startswith("It fails with 5 group(s) of 4 and 1 reward(s): NameError: name 'torch' is not defined")

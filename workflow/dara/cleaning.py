@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
@@ -27,6 +28,7 @@ from typing import Any
 
 from dara.config import Benchmark, Configuration
 from dara.dag import Workflow
+from dara.files import read_json
 from dara.loading import load_all_presets, load_configuration, merge, read_yaml
 from dara.locking import LockedError, directory_lock
 from dara.owners import why_kept
@@ -91,10 +93,9 @@ def clean_results(flow: Workflow, *, dry_run: bool) -> str:
     What the results of another preset have or plan too is kept. Returns a table as `clean` does.
 
     Raises:
-        ValueError: a workflow runs here, or the preset is called as results that are kept in git.
+        ValueError: a workflow or a training runs here, or the directory is no workflow's, or holds files of git.
     """
-    if flow.paths.root in (flow.paths.results / "cached", flow.paths.published):
-        raise ValueError(f"{flow.paths.root} is kept in git; rename the preset, and its results are others")
+    _check_deletable(flow)
     try:
         with directory_lock(WORKFLOW_LOCK.parent, seconds=0):
             found = list(_of_preset(flow))
@@ -107,11 +108,41 @@ def clean_results(flow: Workflow, *, dry_run: bool) -> str:
     return "\n".join([*kept, table(removals, dry_run=dry_run)])
 
 
+def _check_deletable(flow: Workflow) -> None:
+    """ValueError unless the results of the preset are what a workflow made, and nothing is being added to them."""
+    root, told = flow.paths.root, flow.paths.root / "configuration.json"
+    if not root.is_dir():
+        return
+    if not told.is_file() or read_json(told).get("preset") != flow.configuration.preset.preset:
+        raise ValueError(
+            f"{root} is not what a workflow of preset {flow.configuration.preset.preset} made: it has no "
+            "configuration.json of it; nothing is deleted"
+        )
+    kept = _tracked(root)
+    if kept:
+        raise ValueError(
+            f"{root} holds {len(kept)} files that are kept in git (the first: {kept[0]}); nothing is deleted"
+        )
+    running = [path.name for path in root.glob("runs/*") if is_held(flow.paths.scratch / path.name / "lock")]
+    if running:
+        raise ValueError(f"{running[0]} is training; results are deleted when none of their runs is")
+
+
+def _tracked(directory: Path) -> list[str]:
+    """Files of a directory that are kept in git; none where there is no git."""
+    if shutil.which("git") is None:
+        return []
+    command = ["git", "-C", str(directory), "ls-files", "-z", "."]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split("\0")[:-1]
+
+
 def _of_preset(flow: Workflow) -> Iterator[Removal | str]:
     """What `clean_results` deletes, the results last, and lines of what it keeps."""
     root, scratch = flow.paths.root, flow.paths.scratch
     needed = _needed_elsewhere(flow)
-    shared = any(why_kept(work, flow.paths.results) for work in _works(flow))
+    # Base models have no record of who starts from them.
+    outside = not scratch.resolve().is_relative_to(Path.cwd())
+    shared = outside or any(why_kept(work, flow.paths.results) for work in _works(flow))
     for path in sorted(root.glob("runs/*")):
         work = scratch / path.name
         if not work.is_dir():
@@ -256,7 +287,10 @@ def _remove(removal: Removal, flow: Workflow) -> None:
     work = scratch / path.relative_to(scratch).parts[0] if path.is_relative_to(scratch) else None
     try:
         with directory_lock(work, seconds=0) if work and _is_run(work) else nullcontext():
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            if path.is_dir():
+                shutil.rmtree(path.resolve())  # results may be a link to another disk
+            if path.is_symlink() or path.is_file():
+                path.unlink()
     except LockedError:
         log.warning("%s is left: its training has just begun", path)
 

@@ -15,7 +15,7 @@ from dara import cache
 from dara.config import Benchmark, Configuration, ModelSpec, Resources, RunSpec
 from dara.loading import ConfigurationError, load_all_presets, load_configuration
 from dara.outputs import Outputs
-from dara.preflight import check_cached_only, python_of
+from dara.preflight import check_cached_only, check_preset_of_files, python_of
 from dara.runs import Paths, Plan, base_id, canonical_json, data_id, model_id, plan_runs
 from dara.specs import PUBLISHED_BENCHMARKS
 
@@ -45,6 +45,7 @@ class Workflow:
         presets = load_all_presets(root)
         default = root / "config" / "presets" / "laptop.yaml"
         files = [root / "config" / "config.yaml", *([Path(path) for path in overlays] or [default])]
+        check_preset_of_files(values, files)
         flow = cls(load_configuration(root, values, files), root)
         check_cached_only(flow, presets)
         return flow

@@ -134,6 +134,7 @@ def check_method_parameters(configuration: Configuration) -> None:
     import torch  # seconds that only the start of a workflow pays
 
     from dara.methods import load_method
+    from dara.methods.contract import FAILURES
     from dara.rewards import reward_ranges
 
     for name, entry in configuration.methods.items():
@@ -148,8 +149,9 @@ def check_method_parameters(configuration: Configuration) -> None:
                 ranges = reward_ranges(experiment.task, experiment.rewards)
                 lengths = torch.ones(2, 2, dtype=torch.int64)
                 method(torch.tensor(ranges).T.expand(2, 2, len(ranges)), lengths=lengths, ranges=ranges)
-        except ValueError as error:
-            raise ConfigurationError(f"{configuration.directory / 'methods.yaml'}: {name}: {error}") from None
+        except FAILURES as error:
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            raise ConfigurationError(f"{configuration.directory / 'methods.yaml'}: {name}: {kind}{error}") from None
 
 
 def load_preset(root: Path, path: Path) -> Configuration:

@@ -29,5 +29,6 @@ def why_kept(directory: Path, results: Path) -> str | None:
     own = owners(directory)
     if not own:
         return f"it has no {OWNERS}, which says whose it is"
-    others = [out for out in own if not Path(out).is_relative_to(results.resolve())]
+    # <results>/<preset>/runs/<run>: results below others are not theirs.
+    others = [out for out in own if [*Path(out).parents][2:3] != [results.resolve()]]
     return f"it belongs to {others[0]}" if others else None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dara.config import Configuration
-from dara.loading import ConfigurationError
+from dara.loading import ConfigurationError, read_yaml
 from dara.specs import PUBLISHED_BENCHMARKS, HubData, HubModel
 
 if TYPE_CHECKING:
@@ -82,6 +82,17 @@ def check_trackers(flow: Workflow) -> None:
         check_installed(flow.configuration.preset.trackers if here and flow.reuse != "only" else ())
     except ValueError as error:
         raise ConfigurationError(f"trackers of preset {flow.configuration.preset.preset}: {error}") from None
+
+
+def check_preset_of_files(values: Mapping[str, Any], files: Sequence[Path]) -> None:
+    """ConfigurationError where `--config preset=NAME` would put one preset's matrix into the results of another."""
+    named = [(read_yaml(path).get("preset"), path) for path in files if path.is_file()]
+    preset, path = next(((name, path) for name, path in reversed(named) if name is not None), (None, None))
+    if preset is not None and values.get("preset") != preset:
+        raise ConfigurationError(
+            f"--config preset={values.get('preset')} only renames the results of {path}; choose a preset by its file: "
+            f"--configfile config/presets/{values.get('preset')}.yaml"
+        )
 
 
 def check_cached_only(flow: Workflow, presets: Mapping[str, Configuration]) -> None:

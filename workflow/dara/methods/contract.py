@@ -12,7 +12,10 @@ from dara.methods import core
 from dara.methods.method import Method
 
 # What a method's own code can raise on a valid batch; it is a violation to report, not a crash of the check.
-FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+FAILURES = (
+    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, RuntimeError),
+    *(TypeError, ValueError),
+)
 TOLERANCE = 1e-8
 Case = tuple[Tensor, Tensor, list[tuple[float, float]]]  # rewards (B, G, K), lengths (B, G), ranges
 

@@ -73,7 +73,7 @@ def _run_file(path: Path) -> ModuleType:
     try:
         # Compiled here and not by the loader, whose cached bytecode can be older than a file saved a moment ago.
         exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), vars(module))
-    except (SyntaxError, ImportError) as error:
+    except Exception as error:  # a user's code, which may raise anything
         del sys.modules[name]
-        raise ValueError(f"{path} cannot be loaded: {error}") from error
+        raise ValueError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
     return module

@@ -174,7 +174,7 @@ def _output(flow: Workflow, published: Published, kind: str, output: str, module
         output,
         caption(kind, module),
         read(flow.paths.root / kind / output) if ours else None,
-        read(flow.paths.results / "published" / kind / output) if theirs else None,
+        read(flow.paths.published / kind / output) if theirs else None,
         read_table(flow.paths.root / kind / SIDE_BY_SIDE.format(output)) if kind == "tables" and ours else None,
     )
 
