@@ -15,7 +15,6 @@ Only `clean_results` deletes results: those of one preset, when somebody asks fo
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import subprocess
@@ -182,7 +181,7 @@ def configurations(flow: Workflow) -> list[Configuration]:
     found: list[Configuration] = [flow.configuration, *load_all_presets(flow.root).values()]
     default = flow.root / "config" / "config.yaml"
     for path in sorted(flow.paths.results.glob("*/configuration.json")):
-        values = merge(read_yaml(default), json.loads(path.read_text(encoding="utf-8")))
+        values = merge(read_yaml(default), read_json(path))
         found.append(load_configuration(flow.root, values, [default, path]))
     return found
 
@@ -211,7 +210,7 @@ def _is_run(path: Path) -> bool:
 
 def _finished(work: Path, manifests: list[Path], plans: Plans) -> list[Removal]:
     """Rules 1 and 2 for a run whose results are published; plans: what is planned for it, nothing if it is not."""
-    content = json.loads(manifests[0].read_text(encoding="utf-8"))
+    content = read_json(manifests[0])
     if content["outcome"] != "completed":  # a diverged run is rare, and worth a look
         return []
     saved = checkpoints(work)
@@ -248,7 +247,7 @@ def _scored_as(scores: Path, benchmark: Benchmark, steps: Iterable[str]) -> bool
     identity = scores / f"{benchmark.name}.identity.json"
     if not identity.is_file() or not _covers(scores / f"{benchmark.name}.scored.json", steps):
         return False
-    return made_as(json.loads(identity.read_text(encoding="utf-8")), benchmark)
+    return made_as(read_json(identity), benchmark)
 
 
 def made_as(identity: Mapping[str, Any], benchmark: Benchmark) -> bool:
@@ -266,7 +265,7 @@ def made_as(identity: Mapping[str, Any], benchmark: Benchmark) -> bool:
 def _covers(scored: Path, steps: Iterable[str]) -> bool:
     if not scored.is_file():
         return False
-    files = json.loads(scored.read_text(encoding="utf-8"))
+    files = read_json(scored)
     return {f"step_{step}" for step in steps} <= {name.split("/")[0] for name in files}
 
 

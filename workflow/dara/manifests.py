@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dara.files import read_json
+
+if TYPE_CHECKING:
+    from dara.specs import RunSpec
 
 
 def model_directory(manifest: Path) -> Path:
     """Where the weights of a base model are. ValueError if they are gone."""
-    directory = Path(_content(manifest)["directory"])
+    directory = Path(_of_model(manifest)["directory"])
     if not directory.is_dir():
         raise ValueError(
             f"{directory}, the weights that {manifest} names, is gone; delete {manifest} to make them again"
@@ -18,12 +23,12 @@ def model_directory(manifest: Path) -> Path:
 
 def model_sums(manifest: Path) -> dict[str, str]:
     """File -> sha256 of a base model."""
-    return _content(manifest)["sha256"]
+    return _of_model(manifest)["sha256"]
 
 
 def checkpoints(manifest: Path) -> dict[int, Path]:
     """Step -> directory, from the manifest of a run or of a base model (step 0)."""
-    content = _content(manifest)
+    content = read_json(manifest)
     if "checkpoints" not in content:
         return {0: model_directory(manifest)}
     return {int(step): Path(entry["directory"]) for step, entry in content["checkpoints"].items()}
@@ -31,10 +36,19 @@ def checkpoints(manifest: Path) -> dict[int, Path]:
 
 def checksums(manifest: Path) -> dict[int, dict[str, str]]:
     """Step -> file -> sha256, as a run's or a base model's manifest has them."""
-    content = _content(manifest)
+    content = read_json(manifest)
     if "checkpoints" not in content:
-        return {0: content["sha256"]}
+        return {0: model_sums(manifest)}
     return {int(step): entry["sha256"] for step, entry in content["checkpoints"].items()}
+
+
+def check_inputs(spec: RunSpec, data: Path, model: Path) -> None:
+    """ValueError if the manifests are of other data or of another base model than a run is specified to start from."""
+    for key, manifest, wanted in (("data", data, spec.data), ("model", model, spec.model)):
+        if read_json(manifest).get(key) != wanted.model_dump(mode="json"):
+            raise ValueError(
+                f"{manifest} is not of the {key} that the run's specification names; give the manifest of it"
+            )
 
 
 def cases_directory(benchmark: str, manifest: Path) -> Path:
@@ -42,5 +56,8 @@ def cases_directory(benchmark: str, manifest: Path) -> Path:
     return manifest.parent / ("validation" if benchmark.endswith("_validation") else "benchmark")
 
 
-def _content(manifest: Path) -> dict:
-    return json.loads(manifest.read_text(encoding="utf-8"))
+def _of_model(manifest: Path) -> dict[str, Any]:
+    content = read_json(manifest)
+    if not {"model", "directory", "sha256"} <= set(content):
+        raise ValueError(f"{manifest} is not the manifest of a base model, which results/<preset>/models/ has")
+    return content

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from dara.files import write_atomically
+from dara.files import read_json, write_atomically
 
 OWNERS = "owners.json"
 """In a run's directory: the absolute directories into which trainings there publish."""
@@ -21,7 +21,7 @@ def record_owner(directory: Path, out: Path) -> None:
 def owners(directory: Path) -> list[str]:
     """Where what is made in `directory` is published; nothing of a directory that is older than this record."""
     path = directory / OWNERS
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+    return read_json(path) if path.is_file() else []
 
 
 def why_kept(directory: Path, results: Path) -> str | None:

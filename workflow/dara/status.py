@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from dara.dag import Workflow
+from dara.files import read_json
 from dara.specs import PUBLISHED_BENCHMARKS
 
 STATES = ("running", "failed", "blocked", "stopped", "waiting", "diverged", "done")
@@ -125,7 +125,7 @@ def run_status(flow: Workflow, run: str) -> RunStatus:
     """The state of one run."""
     steps, manifest = flow.plan.runs[run].steps, Path(flow.run_file(run, "manifest.json"))
     if manifest.is_file():
-        return _finished(flow, run, json.loads(manifest.read_text(encoding="utf-8")))
+        return _finished(flow, run, read_json(manifest))
     work, log = flow.paths.scratch / run, flow.paths.root / "logs" / "train" / f"{run}.log"
     step = steps_in(work / "metrics.jsonl")
     if is_held(work / "lock"):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import TYPE_CHECKING
+
+from dara.files import read_json
 
 if TYPE_CHECKING:
     from dara.dag import Workflow
@@ -87,6 +88,6 @@ def _workflow(arguments: argparse.Namespace) -> Workflow:
     from dara.loading import load_configuration, merge, read_yaml
 
     path, default = arguments.configuration, arguments.root / "config" / "config.yaml"
-    values = merge(read_yaml(default), json.loads(path.read_text(encoding="utf-8")))
+    values = merge(read_yaml(default), read_json(path))
     # Every preset was checked when the workflow started.
     return Workflow(load_configuration(arguments.root, values, [path]), arguments.root)

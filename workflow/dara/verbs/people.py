@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from dara.files import read_json
 
 if TYPE_CHECKING:
     from dara.dag import Workflow
@@ -101,7 +102,7 @@ def _told_workflow(arguments: argparse.Namespace, told: Path, preset: Workflow) 
     from dara.dag import Workflow
     from dara.loading import load_configuration
 
-    values = json.loads(told.read_text(encoding="utf-8")) | {"scratch": str(preset.paths.scratch)}
+    values = read_json(told) | {"scratch": str(preset.paths.scratch)}
     return Workflow(load_configuration(arguments.root, values | _reuse(arguments), [told]), arguments.root)
 
 

@@ -7,11 +7,13 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dara.files import read_json
 from dara.locking import HANDOVER_SECONDS, directory_lock
-from dara.manifests import cases_directory, checkpoints, checksums, model_directory, model_sums
+from dara.manifests import cases_directory, check_inputs, checkpoints, checksums, model_directory, model_sums
 
 if TYPE_CHECKING:
     from dara.config import Resources
@@ -72,6 +74,7 @@ def train(arguments: argparse.Namespace) -> None:
         _continue_in(arguments.root / arguments.environment)
     from dara.training.lifecycle import Job
 
+    check_inputs(spec, _needed(arguments, "data"), _needed(arguments, "model"))
     job = Job(
         data_dir=_needed(arguments, "data").parent,
         model_dir=model_directory(_needed(arguments, "model")),
@@ -95,8 +98,10 @@ def train(arguments: argparse.Namespace) -> None:
 def evaluate(arguments: argparse.Namespace) -> None:
     """Generate the responses of all checkpoints that a manifest names; with --model, evaluate any model."""
     if arguments.model is not None:
+        _refuse(arguments, ("manifest", "data", "part", "gather"), "without --model")
         _evaluate_model(arguments)
         return
+    _refuse(arguments, ("limit", "samples", "batch_size", "max_response_tokens"), "with --model")
     from dara.config import Benchmark
     from dara.evaluation.generate import Part, gather, generate_checkpoints
 
@@ -112,6 +117,13 @@ def evaluate(arguments: argparse.Namespace) -> None:
         else:
             sums = checksums(arguments.manifest)
             generate_checkpoints(made, benchmark, cases, out, part=part, checksums=sums)
+
+
+def _refuse(arguments: argparse.Namespace, names: Sequence[str], form: str) -> None:
+    """ValueError for options of the other form of a verb, which would be ignored."""
+    given = [name for name in names if getattr(arguments, name)]
+    if given:
+        raise ValueError(f"--{given[0].replace('_', '-')} is an option of `evaluate` {form} only; leave it out")
 
 
 def _evaluate_model(arguments: argparse.Namespace) -> None:
@@ -130,7 +142,7 @@ def score(arguments: argparse.Namespace) -> None:
 
     benchmark, out = _parsed(Benchmark, arguments.benchmark, "--benchmark"), arguments.out
     with directory_lock(out / f".{benchmark.name}.lock", seconds=HANDOVER_SECONDS):
-        identity = json.loads(identity_path(out, benchmark.name).read_text(encoding="utf-8"))
+        identity = read_json(identity_path(out, benchmark.name))
         steps = [int(step) for step in identity["checkpoints"]]
         cases = cases_directory(benchmark.name, arguments.data)
         score_checkpoints(out, steps, benchmark, cases, workers=arguments.workers)
