@@ -122,6 +122,7 @@ def test_a_misspelt_key_names_file_key_and_the_nearest_right_one(root):
         ("experiments/math_main.yaml", "math_runs: runs", "math-runs: runs", "tables.math-runs"),
         ("presets/laptop.yaml", "preset: laptop", "preset: desktop", "it must be 'laptop', as the file"),
         ("presets/laptop.yaml", "preset: laptop", "preset: [", "not valid YAML"),
+        ("presets/smoke.yaml", "preset: smoke", "preset: cached", "preset: cached is no name for a preset: results/cached is kept in git"),
         ("presets/smoke.yaml", "engine: trl", "engine: tlr", "config/presets/smoke.yaml: engine: input should be 'trl' or 'openrlhf' (given: 'tlr')"),
         ("config.yaml", "reuse: matching", "reuse: always", "config/config.yaml: reuse: input should be 'matching', 'only' or 'none'"),
         ("config.yaml", "scratch: .scratch", "", "scratch: missing; this key is required"),

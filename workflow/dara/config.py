@@ -283,6 +283,13 @@ class Preset(Model):
     tasks: dict[Task, TaskSettings] = Field(min_length=1, description="the tasks at this scale")
     experiments: dict[Identifier, Matrix] = Field(min_length=1, description="the experiments and their runs")
 
+    @field_validator("preset")
+    @classmethod
+    def _not_in_git(cls, value: str) -> str:
+        if value in ("cached", "published"):
+            raise ValueError(f"{value} is no name for a preset: results/{value} is kept in git; call it otherwise")
+        return value
+
     @model_validator(mode="after")
     def _tasks(self) -> Preset:
         for task, settings in self.tasks.items():
