@@ -285,3 +285,25 @@ def test_a_name_that_was_not_imported_is_one_sentence(tmp_path, where):
         return
     found = check_method(load_method("mine", function="forgotten.py:contributions", base_dir=tmp_path))
     assert found[0].startswith("It fails with 5 group(s) of 4 and 1 reward(s): NameError: name 'torch' is not defined")
+
+
+@pytest.mark.parametrize("step", ["self.steps += 1", "self.steps = 0.9 * self.steps + batch.density.mean().item()"])
+def test_a_state_without_state_dict_breaks_the_contract(tmp_path, step):
+    body = f"""
+        class Forgetful:
+            def __init__(self):
+                self.steps = 1.0
+
+            def contributions(self, batch):
+                {step}
+                return batch.z / self.steps
+        """
+    (tmp_path / "forgetful.py").write_text(textwrap.dedent(body))
+    found = check_method(load_method("mine", function="forgetful.py:Forgetful", base_dir=tmp_path))
+    assert any(text.startswith("It keeps a state between batches and has no state_dict") for text in found)
+
+
+def test_a_method_that_ends_the_process_is_reported(tmp_path):
+    (tmp_path / "quits.py").write_text("import sys\ndef contributions(batch):\n    sys.exit(0)\n")
+    found = check_method(load_method("mine", function="quits.py:contributions", base_dir=tmp_path))
+    assert found[0].startswith("It fails with 5 group(s) of 4 and 1 reward(s): SystemExit: 0")

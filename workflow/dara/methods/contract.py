@@ -14,7 +14,7 @@ from dara.methods.method import Method
 # What a method's own code can raise on a valid batch; it is a violation to report, not a crash of the check.
 FAILURES = (
     *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, RuntimeError),
-    *(TypeError, ValueError),
+    *(SystemExit, TypeError, ValueError),
 )
 TOLERANCE = 1e-8
 Case = tuple[Tensor, Tensor, list[tuple[float, float]]]  # rewards (B, G, K), lengths (B, G), ranges
@@ -63,6 +63,11 @@ def _violations(method: Method, case: Case) -> Iterator[str]:
     permuted = _call(method, (_take(rewards, order), _take(lengths, order), ranges))
     if not _same(permuted, out, lambda x: _take(x, order)):
         yield "Permuting the responses of a group does not permute its result alike"
+    used = copy.deepcopy(method)
+    for batch in (rewards, rewards[:, :1].expand_as(rewards).clone()):  # the second has density 0
+        used(batch, lengths, ranges)
+    if not method.has_state and not _same(used(*case), out, lambda x: x):
+        yield "It keeps a state between batches and has no state_dict and load_state_dict, so a resumed run loses it"
     if method.has_state:
         restored, original = copy.deepcopy(method), copy.deepcopy(method)
         original(*case)
