@@ -120,6 +120,7 @@ def test_a_misspelt_key_names_file_key_and_the_nearest_right_one(root):
         ("methods.yaml", "label: GDPO,", "label: GRPO,", "config/methods.yaml: gdpo.label: 'GRPO' is that of grpo already"),
         ("methods.yaml", "grpo: {", "[grpo]: {", "config/methods.yaml, line 8: not valid YAML: a key is a list or a mapping"),
         ("experiments/math_main.yaml", "math_runs: runs", "math-runs: runs", "tables.math-runs"),
+        ("experiments/math_main.yaml", "math_summary: side_by_side", "math_summary: side", "side_by_side.math_summary: 'side' is not a module of workflow/dara/analysis/tables/"),
         ("presets/laptop.yaml", "preset: laptop", "preset: desktop", "it must be 'laptop', as the file"),
         ("presets/laptop.yaml", "preset: laptop", "preset: [", "not valid YAML"),
         ("presets/smoke.yaml", "preset: smoke", "preset: cached", "preset: cached is no name for a preset: results/cached is kept in git"),

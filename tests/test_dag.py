@@ -120,6 +120,11 @@ def test_what_cannot_be_fetched_is_listed_before_any_job(paper, monkeypatch):
     check_available(flow("laptop"))  # generated data and models need nothing
 
 
+def test_a_local_file_of_an_unknown_data_set_is_an_error():
+    with pytest.raises(ConfigurationError, match=r"preset paper: .*has no data set 'toolrl'; it has .*toolrl_train"):
+        check_available(flow("paper", data_local={"toolrl": "rows.parquet"}))
+
+
 def test_what_can_be_fetched_is_no_error(paper, monkeypatch):
     monkeypatch.setattr("dara.data.downloads.answers", lambda address: True)
     check_available(paper)

@@ -360,11 +360,11 @@ def _check_outputs(experiments: dict[str, Experiment], place: Callable[[str], st
     """
     owners: dict[tuple[str, str], str] = {}
     for name, experiment in experiments.items():
-        for kind in ("tables", "figures"):
-            modules = [path.stem for path in (Path(__file__).parent / "analysis" / kind).glob("[a-z]*.py")]
+        for kind, folder in (("tables", "tables"), ("figures", "figures"), ("side_by_side", "tables")):
+            modules = [path.stem for path in (Path(__file__).parent / "analysis" / folder).glob("[a-z]*.py")]
             for output, module in getattr(experiment, kind).items():
                 where = f"{place(name)}{kind}.{output}"
-                check_known(where, module, sorted(modules), f"a module of workflow/dara/analysis/{kind}/")
+                check_known(where, module, sorted(modules), f"a module of workflow/dara/analysis/{folder}/")
                 other = owners.setdefault((kind, output), name)
                 if other != name:
                     raise ConfigurationError(f"{where} stands in {other} too; a file name belongs to one experiment")

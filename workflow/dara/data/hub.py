@@ -182,7 +182,7 @@ def fetch_as_configured(root: Path, settings: Mapping[str, Any]) -> Fetch:
 def check_available(datasets: Iterable[str], models: Iterable[tuple[str, str]], fetch: Fetch) -> None:
     """Raise one FetchError that lists everything that is neither on this machine nor at a host that answers.
 
-    Nothing is fetched. datasets: ids; models: (hub id, revision).
+    Nothing is fetched. datasets: ids; models: (hub id, revision). ValueError for a local file of an unknown data set.
     """
     answers: dict[str, bool] = {}
 
@@ -191,6 +191,8 @@ def check_available(datasets: Iterable[str], models: Iterable[tuple[str, str]], 
             answers[address] = downloads.answers(address)
         return answers[address]
 
+    for source_id in fetch.data_local:
+        read_pin(fetch.lock, source_id)  # a wrong name would stand for nothing, and its data be fetched
     missing = []
     for source_id in sorted(set(datasets)):
         pin = read_pin(fetch.lock, source_id)
