@@ -219,7 +219,8 @@ class Paths:
     @property
     def published(self) -> Path:
         """The authors' numbers, and the tables and figures drawn from them."""
-        return self._committed("published")
+        own = self.results / "published"
+        return own if own.is_dir() else Path("results/published")  # they are in git, wherever our results are
 
     def inputs(self, data: str) -> Path:
         """A prepared data set."""
@@ -235,12 +236,7 @@ class Paths:
 
     def cached_run(self, run: str) -> Path:
         """The same of a run whose results are kept in git."""
-        return self._committed("cached") / run
-
-    def _committed(self, name: str) -> Path:
-        """What is kept in git is in results/ of the clone, unless the configured results have their own."""
-        own = self.results / name
-        return own if own.is_dir() else Path("results") / name
+        return self.results / "cached" / run
 
     def scores(self, run: str) -> Path:
         """Responses and scores of a run's checkpoints, or of a base model."""
