@@ -9,6 +9,7 @@ list and the version of Python, and the target is a link to it, so that another 
 """
 
 import argparse
+import ctypes
 import hashlib
 import importlib.util
 import os
@@ -74,6 +75,12 @@ def check_tools(head):
                 f"{' '.join(head[key])} {when}, which needs {compiler} and Python's headers; "
                 f"on Debian and Ubuntu: apt install {compiler} python3-dev"
             )
+    for library in head.get("loaded by vllm", []):
+        try:
+            ctypes.CDLL(library)
+        except OSError:
+            package = library.replace(".so.", "")
+            missing.append(f"vLLM loads {library}, which is not here; on Debian and Ubuntu: apt install {package}")
     nvcc = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin", "nvcc")  # PyTorch looks there too
     if "compiled" in head and not (nvcc.is_file() or shutil.which("nvcc")):
         missing.append(

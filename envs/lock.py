@@ -166,7 +166,7 @@ def render(name: str) -> str:
     lines += [
         line
         for line in text.splitlines()
-        if re.match("# (python|processor|cuda|compiled|compiled at the first run):", line)
+        if re.match("# (python|processor|cuda|compiled|compiled at the first run|loaded by vllm):", line)
     ]
     lines.append(f"# megabytes: {megabytes([one for one in releases if not of_torch(one.name)], supported)}")
     lines.append(f"# megabytes of torch: {megabytes([one for one in releases if of_torch(one.name)], supported)}")

@@ -107,12 +107,13 @@ def test_what_is_compiled_asks_for_its_compiler(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     head = create.read_heads(
-        "# compiled at the first run: deepspeed\n"
+        "# compiled at the first run: deepspeed\n# loaded by vllm: libc.so.6 libno.so.1\n"
         f"# compiled: flash-attn==2.8.3 --hash=x\n# compiled on python {create.VERSION}: tree-sitter\n"
     )
     with pytest.raises(create.Failure) as failure:
         create.check_tools(head)
-    gcc, cxx, nvcc = str(failure.value).splitlines()
+    gcc, cxx, library, nvcc = str(failure.value).splitlines()
+    assert library == "vLLM loads libno.so.1, which is not here; on Debian and Ubuntu: apt install libno1"
     assert cxx.startswith("deepspeed is compiled at its first run, which needs g++ and Python's headers; on Debian")
     assert gcc.startswith("tree-sitter has no wheel for Python")
     assert gcc.endswith("apt install gcc python3-dev")
