@@ -95,13 +95,14 @@ def check_preset_of_files(values: Mapping[str, Any], files: Sequence[Path]) -> N
         )
 
 
-def check_cached_only(flow: Workflow, presets: Mapping[str, Configuration]) -> None:
+def check_cached_only(flow: Workflow) -> None:
     """ConfigurationError that names a run which is not cached, where the preset says `reuse: only`."""
     missing = [run for run in flow.plan.runs if run not in flow.cached]
     if flow.reuse != "only" or not missing:
         return
     preset = flow.configuration.preset.preset
-    with_that = f"`make reproduce PRESET={preset}`" if preset in presets else "the workflow with `reuse: matching`"
+    named = (flow.root / "config" / "presets" / f"{preset}.yaml").is_file()
+    with_that = f"`make reproduce PRESET={preset}`" if named else "the workflow with `reuse: matching`"
     raise ConfigurationError(
         f"{len(missing)} of {len(flow.plan.runs)} runs of preset {preset} are not in {flow.paths.results}/cached/ "
         f"(the first: {missing[0]}), and `reuse: only` forbids training. Train them with {with_that}."
