@@ -130,7 +130,7 @@ def load_published(root: Path) -> dict[str, Experiment]:
 
 
 def check_method_parameters(configuration: Configuration, *, unused: bool = False) -> None:
-    """Load each method of the preset with its parameters, and try it on a batch with each experiment's number of rewards.
+    """Load each method of the preset with its parameters, and try it on a batch of each of its experiments.
 
     unused: load the other methods of config/methods.yaml too.
 
