@@ -12,7 +12,7 @@ configfile: f"{workflow.basedir}/config/config.yaml"
 
 
 # A profile or --configfile chooses the preset; without either it is the laptop's.
-if "experiments" not in config:
+if not workflow.overwrite_configfiles:
 
     configfile: f"{workflow.basedir}/config/presets/laptop.yaml"
 

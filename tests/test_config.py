@@ -1,11 +1,13 @@
 """Configuration: every mistake is one sentence with file, key and the right form, before anything runs."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
+from dara.cli import main
 from dara.dag import Workflow
 from dara.keys import keys_page
 from dara.loading import (
@@ -249,6 +251,28 @@ def test_fixed_weights_must_fit_the_rewards_of_an_experiment(root):
     path.write_text(path.read_text().replace("{weights: [1.0, 5.0]}", "{weights: [1.0, 5.0, 1.0]}", 1))
     with pytest.raises(ConfigurationError, match=r"methods.yaml: static_asym: .*weights"):
         check_method_parameters(load_preset(root, root / "config/presets/laptop-study.yaml"))
+
+
+BROKEN = {
+    "presets/smoke.yaml": "preset: [",
+    "experiments/engines.yaml": "experiment: engines\nfigurs: {}\n",
+    "my_methods.py": "def contributions(batch:\n",
+}
+
+
+@pytest.mark.parametrize("file", BROKEN)
+def test_a_broken_file_stops_only_what_uses_it(root, capsys, file):
+    """A preset, an experiment that the laptop has not, and a method that no experiment lists."""
+    mine = '\nmine:\n  function: my_methods.py:contributions\n  label: Mine\n  color: "#000000"\n'
+    methods = root / "config/methods.yaml"
+    methods.write_text(methods.read_text() + (mine if file.endswith(".py") else ""))
+    (root / "config" / file).write_text(BROKEN[file])
+    path = root / "config/presets/laptop.yaml"
+    flow = Workflow.load(root, merge(read_yaml(root / "config/config.yaml"), read_yaml(path)), [path])
+    check_method_parameters(flow.configuration)
+    with pytest.raises(SystemExit):
+        main(["--root", str(root), "check-config"])
+    assert re.search("smoke.yaml|engines.yaml|mine: ", capsys.readouterr().err)
 
 
 def test_every_built_in_row_loads_with_its_parameters():

@@ -110,7 +110,7 @@ def test_a_tracker_that_is_not_installed_is_an_error_before_any_job(monkeypatch)
 
 
 def test_what_cannot_be_fetched_is_listed_before_any_job(paper, monkeypatch):
-    monkeypatch.setattr("dara.data.downloads.answers", lambda address: False)
+    monkeypatch.setattr("dara.data.network.unreachable", lambda address: "silent")
     with pytest.raises(ConfigurationError) as error:
         check_available(paper)
     text = str(error.value)
@@ -126,5 +126,5 @@ def test_a_local_file_of_an_unknown_data_set_is_an_error():
 
 
 def test_what_can_be_fetched_is_no_error(paper, monkeypatch):
-    monkeypatch.setattr("dara.data.downloads.answers", lambda address: True)
+    monkeypatch.setattr("dara.data.network.unreachable", lambda address: None)
     check_available(paper)

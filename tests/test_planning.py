@@ -134,12 +134,18 @@ def test_the_profile_of_the_repository_and_its_site_file_can_be_counted(workflow
             r"train\.runtime: must be a number of minutes.*'attempt \* 60'",
         ),
         ("set-resources: [train:runtime=60]", r"site\.yaml: set-resources: must map rules to resources"),
+        ("set-resorces: {train: {gpu: 4}}", r"site\.yaml: 'set-resorces' .*did you mean 'set-resources'"),
         ("set-resources: {train: {gpu: [4]}}", r"train\.gpu: must be a number,.*\[4\]"),
     ],
 )
 def test_what_cannot_be_counted_is_an_error(tmp_path, text, message):
     with pytest.raises(ConfigurationError, match=message):
         set_resources([profile(tmp_path, text)])
+
+
+def test_a_rule_that_is_not_there_is_an_error(workflow, tmp_path):
+    with pytest.raises(ConfigurationError, match=r"set-resources: 'trian' is not a rule .*did you mean 'train'"):
+        plan(workflow("paper"), "all", [profile(tmp_path, "set-resources: {trian: {runtime: 60}}")])
 
 
 def test_the_command_takes_profiles_and_reuse_from_anywhere(tmp_path, monkeypatch, capsys):

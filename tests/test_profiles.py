@@ -1,12 +1,17 @@
 """What the profiles make of the rules, from dry runs; no Slurm is needed for it."""
 
+import asyncio
 import re
 import resource
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
+import snakemake_executor_plugin_slurm as slurm
 import yaml
 
 from test_workflow import counts, environment
@@ -98,6 +103,34 @@ def test_every_job_has_a_memory_limit_because_slurm_would_give_it_the_node():
     assert PROFILE["default-resources"]["mem_mb"] > 0
     assert "slurm-array-jobs" not in PROFILE  # with these versions a failing task removes another's output
     assert PROFILE["retries"] >= 1
+
+
+@pytest.mark.parametrize(("attempts", "left"), [(5, []), (PROFILE["slurm-status-attempts"], ["a job"])])
+def test_a_slurm_that_does_not_answer_for_a_while_loses_no_job(monkeypatch, attempts, left):
+    """The executor forgets its jobs after a round of failed questions, so a round of the profile is long."""
+    answers = iter([(None, None)] * 20 + [({"7": "RUNNING"}, 0.1)])
+
+    async def ask(command, logger):
+        return next(answers)
+
+    monkeypatch.setattr(slurm, "query_job_status", ask)
+    monkeypatch.setattr(slurm, "get_min_job_age", lambda: 300)
+    settings = SimpleNamespace(status_attempts=attempts, init_seconds_before_status_checks=20)
+    executor = Mock(
+        workflow=SimpleNamespace(executor_settings=settings), status_rate_limiter=nullcontext(), run_uuid="x"
+    )
+    executor.get_status_command.return_value = "squeue"
+    executor.configure_mock(_status_query_failures=0, _status_query_calls=0, _status_query_total_seconds=0.0)
+    executor.configure_mock(_status_query_min_seconds=0.0, _status_query_max_seconds=0.0, _status_query_cycle_rows=[])
+    executor.next_seconds_between_status_checks = 20
+    job = SimpleNamespace(external_jobid="7", aux={})
+
+    async def check():
+        return ["a job" async for _ in slurm.Executor.check_active_jobs(executor, [job])]
+
+    assert asyncio.run(check()) == left
+    seconds = PROFILE["slurm-status-attempts"] / PROFILE["max-status-checks-per-second"]
+    assert seconds >= 24 * 3600
 
 
 def test_the_logs_of_slurm_jobs_are_bounded():

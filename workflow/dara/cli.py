@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dara.parent import EXIT_CODE, stop_with_parent
+from dara.stdout import whole_output
 from dara.training.deadline import OutOfTime
 from dara.verbs import analysis, people, runs
 
@@ -162,6 +163,7 @@ def _people_verbs(verb: Callable) -> None:
     verb(people.clean, PRESET, ("--dry-run", bool, "only say what would be deleted"), results, preset="laptop")
 
 
+@whole_output()
 def main(argv: list[str] | None = None) -> None:
     """Run a verb. A mistake of the user's ends with one sentence and exit code 1."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)

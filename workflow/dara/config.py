@@ -283,6 +283,13 @@ class Preset(Model):
     tasks: dict[Task, TaskSettings] = Field(min_length=1, description="the tasks at this scale")
     experiments: dict[Identifier, Matrix] = Field(min_length=1, description="the experiments and their runs")
 
+    @field_validator("hub_mirror")
+    @classmethod
+    def _whole_address(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("https://", "http://")):
+            raise ValueError(f"must begin with https:// or http://, such as https://{value}")
+        return value
+
     @field_validator("preset")
     @classmethod
     def _not_in_git(cls, value: str) -> str:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from dara import cache
 from dara.config import Benchmark, Configuration, ModelSpec, Resources, RunSpec
-from dara.loading import ConfigurationError, load_all_presets, load_configuration
+from dara.loading import ConfigurationError, load_configuration
 from dara.outputs import Outputs
 from dara.preflight import check_cached_only, check_preset_of_files, python_of
 from dara.runs import Paths, Plan, base_id, canonical_json, data_id, model_id, plan_runs
@@ -35,19 +35,18 @@ class Workflow:
 
     @classmethod
     def load(cls, root: Path, values: dict[str, Any], overlays: list[Path]) -> Workflow:
-        """Check every preset and experiment file, then the merged configuration of this workflow.
+        """Check the merged configuration of this workflow, and the files that it uses.
 
         Args:
             root: the repository.
             values: the configuration as Snakemake merged it.
             overlays: configuration files from the command line or the profile, on top of config/config.yaml.
         """
-        presets = load_all_presets(root)
         default = root / "config" / "presets" / "laptop.yaml"
         files = [root / "config" / "config.yaml", *([Path(path) for path in overlays] or [default])]
         check_preset_of_files(values, files)
         flow = cls(load_configuration(root, values, files), root)
-        check_cached_only(flow, presets)
+        check_cached_only(flow)
         return flow
 
     @cached_property

@@ -82,8 +82,11 @@ def load_configuration(root: Path, values: dict[str, Any], files: list[Path]) ->
     values, files = extended(directory, values, files)
     methods = read_methods(root)
     models = read_models(root)
-    experiments = {path.stem: _experiment(path) for path in sorted((directory / "experiments").glob("*.yaml"))}
     preset = validate(Preset, values, files)
+    for name in preset.experiments:
+        where = f"{_origin(('experiments', name), files)}: experiments.{name}"
+        check_known(where, name, _names(directory / "experiments"), "an experiment of config/experiments/")
+    experiments = {name: _experiment(directory / "experiments" / f"{name}.yaml") for name in preset.experiments}
     configuration = Configuration(preset, methods, models, experiments, directory)
     _check_references(configuration, files)
     return configuration
@@ -126,8 +129,10 @@ def load_published(root: Path) -> dict[str, Experiment]:
     return experiments
 
 
-def check_method_parameters(configuration: Configuration) -> None:
-    """Load each method with its parameters, and try those of an experiment on a batch with its number of rewards.
+def check_method_parameters(configuration: Configuration, *, unused: bool = False) -> None:
+    """Load each method of the preset with its parameters, and try it on a batch of each of its experiments.
+
+    unused: load the other methods of config/methods.yaml too.
 
     Raises ConfigurationError for the first that does not work.
     """
@@ -143,6 +148,8 @@ def check_method_parameters(configuration: Configuration) -> None:
             for experiment, matrix in configuration.preset.experiments.items()
             if name in configuration.methods_of(configuration.experiments[experiment], matrix)
         ]
+        if not (asking or unused):
+            continue
         try:
             method = load_method(name, function=entry.function, base_dir=configuration.directory, **entry.params)
             for experiment in asking:
@@ -154,6 +161,12 @@ def check_method_parameters(configuration: Configuration) -> None:
             raise ConfigurationError(f"{configuration.directory / 'methods.yaml'}: {name}: {kind}{error}") from None
 
 
+def check_experiments(root: Path) -> None:
+    """ConfigurationError for the first experiment file with a mistake, those too that no preset uses."""
+    for name in _names(root / "config" / "experiments"):
+        _experiment(root / "config" / "experiments" / f"{name}.yaml")
+
+
 def load_preset(root: Path, path: Path) -> Configuration:
     """The configuration of one preset file on top of config/config.yaml, without a command line."""
     files = [root / "config" / "config.yaml", path]
@@ -161,7 +174,7 @@ def load_preset(root: Path, path: Path) -> Configuration:
 
 
 def load_all_presets(root: Path) -> dict[str, Configuration]:
-    """Check every preset; a mistake in one that is not used now is found now."""
+    """The configuration of every preset, checked."""
     loaded = {}
     paths = (root / "config" / "presets").glob("*.yaml")
     for path in sorted(paths, key=lambda path: ("extends" in read_yaml(path), path)):  # a mistake in its own file first
@@ -179,8 +192,8 @@ def extended(directory: Path, values: dict[str, Any], files: list[Path]) -> tupl
     name = values.get("extends")
     if name is None:
         return values, files
-    known = [path.stem for path in sorted((directory / "presets").glob("*.yaml"))]
-    check_known(f"{_origin(('extends',), files)}: extends", str(name), known, "a preset of config/presets/")
+    where = f"{_origin(('extends',), files)}: extends"
+    check_known(where, str(name), _names(directory / "presets"), "a preset of config/presets/")
     path = directory / "presets" / f"{name}.yaml"
     base = read_yaml(path)
     if "extends" in base:
@@ -212,6 +225,10 @@ def _entry(path: Path, name: str, value: Any, model: type[Model]) -> Any:
     except ValidationError as error:
         lines = [_explain(model, value, item, [path], prefix=(name,)) for item in error.errors()]
         raise ConfigurationError("\n".join(dict.fromkeys(lines))) from None
+
+
+def _names(directory: Path) -> list[str]:
+    return sorted(path.stem for path in directory.glob("*.yaml"))
 
 
 def _experiment(path: Path) -> Experiment:
@@ -314,7 +331,6 @@ def _check_references(configuration: Configuration, files: list[Path]) -> None:
     preset = configuration.preset
     for name, matrix in preset.experiments.items():
         where = f"{_origin(('experiments', name), files)}: experiments.{name}"
-        check_known(where, name, configuration.experiments, "an experiment of config/experiments/")
         experiment = configuration.experiments[name]
         check_known(f"{where}: task", experiment.task, preset.tasks, "a task of this preset")
         for model in matrix.models:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dara.dag import Workflow
-from dara.loading import ConfigurationError, check_known, read_yaml
+from dara.loading import ConfigurationError, check_known
+from dara.profiles import read_profile, rules_of
 from dara.runs import base_id
 
 HEADERS = (
@@ -51,6 +52,8 @@ def plan(flow: Workflow, target: str, profiles: Sequence[Path] = ()) -> str:
         ConfigurationError: the target is no experiment of the preset, or a profile cannot be read.
     """
     experiments, asked = flow.plan.experiments, set_resources(profiles)
+    for rule in asked:
+        check_known("set-resources", rule, rules_of(flow.root), "a rule of this workflow")
     preset = flow.configuration.preset.preset
     if target != "all":
         check_known("target", target, experiments, f"an experiment of preset {preset} (or `all`)")
@@ -76,7 +79,7 @@ def set_resources(profiles: Sequence[Path]) -> dict[str, dict[str, int]]:
     asked: dict[str, dict[str, int]] = {}
     for profile in profiles:
         path = profile / "config.yaml" if profile.is_dir() else profile
-        rules = read_yaml(path).get("set-resources")
+        rules = read_profile(path).get("set-resources")
         if rules is None:
             continue
         if not isinstance(rules, dict) or not all(isinstance(own, dict) for own in rules.values()):

@@ -4,17 +4,71 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dara.config import Configuration
 from dara.loading import ConfigurationError, read_yaml
+from dara.profiles import gpus_asked
+from dara.snakemake_command import Command
 from dara.specs import PUBLISHED_BENCHMARKS, HubData, HubModel
 
 if TYPE_CHECKING:
     from dara.dag import Workflow
+
+
+SLURM_PROGRAMS = ("sbatch", "squeue", "scancel")
+SLURM_SECONDS = 60
+
+
+def check_before_jobs(flow: Workflow, command: Command) -> None:
+    """ConfigurationError for the first thing without which a job would fail, be lost, or wait in vain."""
+    check_slurm(command)
+    check_hardware(flow)
+    check_trackers(flow)
+    check_environments(flow)
+    check_available(flow)
+
+
+def check_slurm(command: Command) -> None:
+    """ConfigurationError where jobs are to be submitted to Slurm and no Slurm answers from this machine."""
+    if command.options.executor != "slurm":
+        return
+    where = f"{command.origins.get('executor', 'command line')}: executor slurm"
+    absent = [program for program in SLURM_PROGRAMS if shutil.which(program) is None]
+    if absent:
+        raise ConfigurationError(
+            f"{where}: {', '.join(absent)} not found on this machine; start the workflow on a login node of the "
+            "cluster (where a module loads Slurm, after `module load`), or run it here: --profile profiles/local"
+        )
+    asked = command.options.slurm_status_command  # as the executor will, again and again
+    question = [asked if asked == "sacct" else "squeue", "--noheader", "--name", "none"]
+    try:
+        said = subprocess.run(question, capture_output=True, text=True, timeout=SLURM_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise ConfigurationError(
+            f"{where}: `{question[0]}` gave no answer within {SLURM_SECONDS} s; try later"
+        ) from None
+    if said.returncode:
+        reason = " ".join(said.stderr.split()) or f"exit code {said.returncode}"
+        raise ConfigurationError(f"{where}: Slurm does not answer `{question[0]}` on this machine: {reason}")
+
+
+def check_targets(flow: Workflow, command: Command) -> None:
+    """ConfigurationError for a file of another preset, which no rule of this workflow makes."""
+    own, results = flow.configuration.preset.preset, flow.paths.results.absolute()
+    for target in command.options.targets:
+        path = Path(os.path.abspath(target))
+        name = path.relative_to(results).parts[0] if path.is_relative_to(results) and path != results else own
+        if name != own and (flow.root / "config" / "presets" / f"{name}.yaml").is_file():
+            raise ConfigurationError(
+                f"{target} belongs to preset {name}, and this workflow is of preset {own}; choose the other one: "
+                f"--configfile config/presets/{name}.yaml -- {target}"
+            )
 
 
 def check_available(flow: Workflow) -> None:
@@ -70,6 +124,28 @@ def check_hardware(flow: Workflow) -> None:
                 )
 
 
+def check_gpus(flow: Workflow, command: Command) -> None:
+    """ConfigurationError where `set-resources` gives jobs another number of GPUs than what they start will use."""
+    where = f"{command.origins.get('set-resources', 'command line')}: set-resources"
+    for run in sorted(set(flow.plan.runs) - flow.cached) if flow.reuse != "only" else ():
+        spec, used = flow.plan.runs[run], flow.training_gpus(run)
+        asked = gpus_asked(command, "train", used)
+        if spec.engine == "openrlhf" and asked != used:
+            raise ConfigurationError(
+                f"{where}.train asks for {asked} GPUs, and a training of {spec.model.name} uses {used}: `gpus` of its "
+                "resources in config/models.yaml, where the number is changed"
+            )
+        own = flow.resources(run).evaluation_gpus
+        for benchmark in flow.benchmarks_of(run) if own else ():
+            rule = "evaluate_part" if flow.evaluation_parts(run, benchmark.name) else "evaluate"
+            asked = gpus_asked(command, rule, own)
+            if asked < benchmark.tensor_parallel:
+                raise ConfigurationError(
+                    f"{where}.{rule} asks for {asked} GPUs, and benchmark {benchmark.name} needs "
+                    f"{benchmark.tensor_parallel} (its tensor_parallel) for {spec.model.name}"
+                )
+
+
 def check_trackers(flow: Workflow) -> None:
     """ConfigurationError if a tracker's package is missing here, where runs of the small engine are made.
 
@@ -86,6 +162,12 @@ def check_trackers(flow: Workflow) -> None:
 
 def check_preset_of_files(values: Mapping[str, Any], files: Sequence[Path]) -> None:
     """ConfigurationError where `--config preset=NAME` would put one preset's matrix into the results of another."""
+    if not {"experiments", "extends"} & values.keys():
+        raise ConfigurationError(
+            f"{files[-1]}: is no preset: it has neither `extends` nor `experiments`, and a --configfile takes the "
+            f"place of the profile's; give both (--configfile config/presets/NAME.yaml {files[-1]}), or, if it is a "
+            f"profile, --profile {files[-1]}"
+        )
     named = [(read_yaml(path).get("preset"), path) for path in files if path.is_file()]
     preset, path = next(((name, path) for name, path in reversed(named) if name is not None), (None, None))
     if preset is not None and values.get("preset") != preset:
@@ -95,13 +177,14 @@ def check_preset_of_files(values: Mapping[str, Any], files: Sequence[Path]) -> N
         )
 
 
-def check_cached_only(flow: Workflow, presets: Mapping[str, Configuration]) -> None:
+def check_cached_only(flow: Workflow) -> None:
     """ConfigurationError that names a run which is not cached, where the preset says `reuse: only`."""
     missing = [run for run in flow.plan.runs if run not in flow.cached]
     if flow.reuse != "only" or not missing:
         return
     preset = flow.configuration.preset.preset
-    with_that = f"`make reproduce PRESET={preset}`" if preset in presets else "the workflow with `reuse: matching`"
+    named = (flow.root / "config" / "presets" / f"{preset}.yaml").is_file()
+    with_that = f"`make reproduce PRESET={preset}`" if named else "the workflow with `reuse: matching`"
     raise ConfigurationError(
         f"{len(missing)} of {len(flow.plan.runs)} runs of preset {preset} are not in {flow.paths.results}/cached/ "
         f"(the first: {missing[0]}), and `reuse: only` forbids training. Train them with {with_that}."

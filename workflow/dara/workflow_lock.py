@@ -1,42 +1,34 @@
 """One workflow at a time in a clone, and no manual unlocking after a crash.
 
 Snakemake leaves its lock files behind when it is killed. A kernel lock beside them dies with the process, so that files
-which nobody holds can be told from a workflow that runs.
+which nobody holds can be told from a workflow that runs. It also stops what Snakemake's own lock does not: commands
+that delete, mark or unlock, and a second workflow of other files, at whose end Snakemake removes the first one's locks.
 """
 
 from __future__ import annotations
 
-import re
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
 from dara.loading import ConfigurationError
 from dara.locking import LockedError, directory_lock
+from dara.snakemake_command import READ, Command
 
-# Command lines that run no job: they take no lock and are welcome beside a running workflow.
-_READS_ONLY = re.compile(
-    r"-[a-zA-Z]*n[a-zA-Z]*|--(dry-?run|lint|report|list-\w+|list|dag|rulegraph|filegraph|d3dag|summary|detailed-summary|unlock)"
-)
 _held = ExitStack()  # closed by the end of the process, as a workflow's lock should be
 
 
-def runs_jobs(arguments: list[str]) -> bool:
-    """Whether a Snakemake command line executes jobs (a dry run or a report does not)."""
-    return not any(_READS_ONLY.fullmatch(argument.split("=")[0]) for argument in arguments)
-
-
-def guard_directory(arguments: list[str], state: Path = Path(".snakemake")) -> None:
-    """Hold the clone for this workflow until the process ends, and clear what a killed one left locked.
+def guard_directory(command: Command, state: Path = Path(".snakemake")) -> None:
+    """Hold the clone until the process ends, and clear what a killed one left locked; not for a command that reads.
 
     Args:
-        arguments: Snakemake's command line.
+        command: Snakemake's command line.
         state: Snakemake's directory in the working directory.
 
     Raises:
         ConfigurationError: another workflow runs here.
     """
-    if not runs_jobs(arguments):
+    if command.purpose == READ:
         return
     try:
         _held.enter_context(directory_lock(state / "workflow", seconds=0))

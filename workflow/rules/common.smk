@@ -8,28 +8,25 @@ sys.path.insert(0, str(ROOT / "workflow"))
 from dara.dag import Workflow
 from dara.loading import check_method_parameters
 from dara.parent import job_environment
-from dara.preflight import (
-    check_available,
-    check_environments,
-    check_hardware,
-    check_trackers,
-    user_errors,
-)
+from dara.preflight import check_before_jobs, check_gpus, check_targets, user_errors
+from dara.profiles import check_profiles
+from dara.snakemake_command import RUN, Command
 from dara.specs import PUBLISHED_BENCHMARKS
-from dara.workflow_lock import guard_directory, runs_jobs
+from dara.workflow_lock import guard_directory
 
 job_environment(ROOT, main=workflow.is_main_process, remote=workflow.remote_exec)
 with user_errors():
     if workflow.is_main_process:
-        guard_directory(sys.argv[1:])
+        COMMAND = Command.read(sys.argv[1:], Path(workflow.rundir))
+        guard_directory(COMMAND)
+        check_profiles(COMMAND, ROOT)
     FLOW = Workflow.load(ROOT, config, workflow.overwrite_configfiles)
     if workflow.is_main_process:
         check_method_parameters(FLOW.configuration)
-        if runs_jobs(sys.argv[1:]):
-            check_hardware(FLOW)
-            check_trackers(FLOW)
-            check_environments(FLOW)
-            check_available(FLOW)
+        check_targets(FLOW, COMMAND)
+        check_gpus(FLOW, COMMAND)
+        if COMMAND.purpose == RUN:
+            check_before_jobs(FLOW, COMMAND)
 
 OUT = str(FLOW.paths.root)
 EVALUATION_PYTHON = FLOW.evaluation_python

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import fnmatch
-import shutil
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
+
+from dara.data.network import ERRORS, reason, settings_fault
 from dara.data.pins import Pin
 
 GITHUB = "https://github.com"
-ANSWER_SECONDS = 10.0
+READ_SECONDS = 60.0  # until the next bytes come
 NOT_WANTED = ("*/*", "README*", "LICENSE*")  # other formats of the weights stand in folders
 
 
@@ -21,34 +21,23 @@ class FetchError(ValueError):
     """A file is not there and cannot be fetched, or is not what is pinned."""
 
 
-def answers(address: str) -> bool:
-    """Whether a host answers at all, whatever it says."""
-    try:
-        with urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=ANSWER_SECONDS):
-            return True
-    except urllib.error.HTTPError:
-        return True
-    except OSError:
-        return False
-
-
-def attempt(download: Callable[[], Any], message: Callable[[str], str]) -> Any:
-    """The result of a download; what the network or the host says becomes one FetchError."""
-    import httpx
-
+def attempt(download: Callable[[], Any], message: Callable[[str], str], address: str) -> Any:
+    """The result of a download from an address; what stands in its way becomes one FetchError."""
+    if fault := settings_fault():
+        raise FetchError(message(fault))
     try:
         return download()
     except FetchError:
         raise
-    except (OSError, httpx.HTTPError) as error:
-        raise FetchError(message(" ".join(f"{type(error).__name__}: {error}".split()))) from None
+    except ERRORS as error:
+        raise FetchError(message(reason(error, address))) from None
 
 
 def hub_file(pin: Pin, folder: Path, mirror: str | None) -> str:
     """Fetch a data set's file from the hub into `folder`; its path below it."""
     from huggingface_hub import HfApi, hf_hub_download
 
-    _say_once()
+    _prepare_library()
     name = pin.file
     if any(character in name for character in "*?["):
         names = HfApi(endpoint=mirror).list_repo_files(pin.repository, revision=pin.revision, repo_type="dataset")
@@ -68,8 +57,12 @@ def github_file(pin: Pin, folder: Path, mirror: str | None) -> str:
     target = folder / pin.file
     target.parent.mkdir(parents=True, exist_ok=True)
     address = f"{GITHUB}/{pin.repository}/raw/{pin.revision}/{pin.file}"
-    with urllib.request.urlopen(address, timeout=60) as response, target.open("wb") as file:
-        shutil.copyfileobj(response, file)
+    with (
+        httpx.stream("GET", address, follow_redirects=True, timeout=READ_SECONDS) as response,
+        target.open("wb") as file,
+    ):
+        response.raise_for_status()
+        file.writelines(response.iter_bytes())
     return pin.file
 
 
@@ -77,7 +70,7 @@ def snapshot(hub_id: str, revision: str, patterns: tuple[str, ...], folder: Path
     """Fetch a model's files into `folder`; an interrupted fetch goes on where it was."""
     from huggingface_hub import snapshot_download
 
-    _say_once()
+    _prepare_library()
     snapshot_download(
         hub_id,
         revision=revision,
@@ -88,8 +81,25 @@ def snapshot(hub_id: str, revision: str, patterns: tuple[str, ...], folder: Path
     )
 
 
-def _say_once() -> None:
-    """The hub library shows its messages by itself; without this they would stand in a job's log twice."""
+def _prepare_library() -> None:
+    """Give the hub library the limits that it lacks: messages once, and no waiting for ever for a host that is mute."""
+    from huggingface_hub import set_client_factory
     from huggingface_hub.utils import logging as hub_logging
 
-    hub_logging.disable_propagation()
+    hub_logging.disable_propagation()  # it shows its messages by itself
+    set_client_factory(_client)
+
+
+def _client() -> httpx.Client:
+    from huggingface_hub.utils._http import default_client_factory
+
+    client = default_client_factory()
+    client.event_hooks = {**client.event_hooks, "request": [*client.event_hooks["request"], _limit]}
+    return client
+
+
+def _limit(request: httpx.Request) -> None:
+    limits = request.extensions["timeout"]
+    request.extensions["timeout"] = {
+        name: min(seconds or READ_SECONDS, READ_SECONDS) for name, seconds in limits.items()
+    }

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dara.data import downloads
+from dara.data import downloads, network
 from dara.data.downloads import GITHUB, NOT_WANTED, FetchError, attempt
 from dara.data.pins import Pin, model_sums, read_pin, record_model, record_pin
 from dara.data.rows import Row, read_rows
@@ -184,11 +184,14 @@ def check_available(datasets: Iterable[str], models: Iterable[tuple[str, str]], 
 
     Nothing is fetched. datasets: ids; models: (hub id, revision). ValueError for a local file of an unknown data set.
     """
-    answers: dict[str, bool] = {}
+    from huggingface_hub import constants
 
-    def reachable(address: str) -> bool:
+    answers: dict[str, str | None] = {}
+
+    def unreachable(address: str) -> str | None:
         if address not in answers:
-            answers[address] = downloads.answers(address)
+            offline = address != GITHUB and constants.is_offline_mode()
+            answers[address] = "HF_HUB_OFFLINE is set" if offline else network.unreachable(address)
         return answers[address]
 
     for source_id in fetch.data_local:
@@ -198,22 +201,28 @@ def check_available(datasets: Iterable[str], models: Iterable[tuple[str, str]], 
         pin = read_pin(fetch.lock, source_id)
         local, address = fetch.data_local.get(source_id), GITHUB if pin.host == "github" else _hub(fetch.mirror)
         here = Path(local).is_file() if local is not None else _only_file(_dataset_folder(pin, fetch.cache)) is not None
-        if not here and (local is not None or not reachable(address)):
-            missing.append(_missing_dataset(pin, f"{local} does not exist" if local else f"{address} does not answer"))
+        reason = None if here else f"{local} does not exist" if local is not None else unreachable(address)
+        if reason:
+            missing.append(_missing_dataset(pin, reason))
     for hub_id, revision in sorted(set(models)):
         local, address = fetch.models_local.get(hub_id), _hub(fetch.mirror)
         here = Path(local) if local is not None else _model_folder(fetch.cache / "models", hub_id, revision)
-        if not here.is_dir() and (local is not None or not reachable(address)):
-            reason = f"{local} does not exist" if local else f"{address} does not answer"
+        reason = None if here.is_dir() else f"{local} does not exist" if local is not None else unreachable(address)
+        if reason:
             missing.append(_missing_model(hub_id, revision, reason))
     if missing:
         raise FetchError("\n  ".join([f"{len(missing)} needed and neither here nor within reach:", *missing]))
 
 
 def _hub(mirror: str | None) -> str:
-    from huggingface_hub.constants import ENDPOINT
+    """The address of the hub. FetchError, naming the key or the variable, for one without its scheme."""
+    from huggingface_hub import constants
 
-    return mirror or ENDPOINT
+    address = mirror or constants.ENDPOINT
+    if not re.match("https?://[^/]", address):
+        named = "hub_mirror" if mirror else "HF_ENDPOINT"
+        raise FetchError(f"{named} is {address!r}; it must be a whole address, such as https://{address}")
+    return address
 
 
 def _missing_dataset(pin: Pin, reason: str) -> str:
@@ -265,7 +274,8 @@ def _fetched_file(pin: Pin, folder: Path, mirror: str | None) -> tuple[Path, Pin
     partial.mkdir(parents=True, exist_ok=True)
     logger.info("fetching %s from %s at revision %s", pin.id, pin.repository, pin.revision)
     download = downloads.github_file if pin.host == "github" else downloads.hub_file
-    name = attempt(lambda: download(pin, partial, mirror), lambda reason: _missing_dataset(pin, reason))
+    address = GITHUB if pin.host == "github" else _hub(mirror)
+    name = attempt(lambda: download(pin, partial, mirror), lambda reason: _missing_dataset(pin, reason), address)
     try:
         _check_file(pin, partial / name)
         folder.mkdir(parents=True, exist_ok=True)
@@ -298,6 +308,7 @@ def _model(hub_id: str, revision: str, patterns: tuple[str, ...], place: Path, f
         attempt(
             lambda: downloads.snapshot(hub_id, revision, patterns, partial, fetch.mirror),
             lambda reason: _missing_model(hub_id, revision, reason),
+            _hub(fetch.mirror),
         )
         shutil.rmtree(partial / ".cache", ignore_errors=True)  # the hub library's notes for an interrupted fetch
         _check_complete(hub_id, revision, partial, patterns)

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 def check_config(arguments: argparse.Namespace) -> None:
     """Check every file in config/ and say what the presets plan."""
-    from dara.loading import check_method_parameters, load_all_presets
+    from dara.loading import check_experiments, check_method_parameters, load_all_presets
     from dara.runs import plan_runs
 
+    check_experiments(arguments.root)
     for name, configuration in load_all_presets(arguments.root).items():
-        check_method_parameters(configuration)
+        check_method_parameters(configuration, unused=True)
         plan = plan_runs(configuration)
         counts = ", ".join(f"{experiment} {len(runs)}" for experiment, runs in plan.experiments.items())
         print(f"{name}: {len(plan.runs)} runs ({counts})")

@@ -1,0 +1,119 @@
+"""Why nothing can be fetched from an address, in one sentence that names the key or the variable to change."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import ssl
+import urllib.request
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+
+ANSWER_SECONDS = 10.0
+PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+TOKEN = "name a token that may read it in HF_TOKEN"
+ADVICE = {
+    401: TOKEN,
+    403: f"{TOKEN}, or ask whoever runs the firewall",
+    404: "it has no such repository or revision",
+    407: "give the proxy its user and password: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT",
+    429: f"try again later, or {TOKEN}",
+}
+"""Status of an answer -> what to do; of a fault of the host (500 and above), to try again later."""
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+ERRORS = (OSError, json.JSONDecodeError, httpx.HTTPError, httpx.InvalidURL)
+"""What fetching raises for a fault of the network, a host, or what it sends."""
+
+
+def unreachable(address: str) -> str | None:
+    """Why nothing can be fetched from a host, asked as the hub library does; None if it answers, whatever it says."""
+    if fault := settings_fault():
+        return fault
+    try:
+        response = httpx.head(address, timeout=ANSWER_SECONDS)
+    except ERRORS as error:
+        return reason(error, address)
+    return refusal(response) if response.status_code == 407 or response.status_code >= 500 else None
+
+
+def settings_fault() -> str | None:
+    """What is wrong with the variables that every connection of this process goes by."""
+    kinds = {"http", "https", *(("socks5", "socks5h") if find_spec("socksio") else ())}
+    for name, value in os.environ.items():
+        if name.lower() in PROXIES and value:
+            kind = value.partition("://")[0] if "://" in value else "http"
+            if kind not in kinds:
+                needs = "needs the package socksio" if kind.startswith("socks5") else "is not known"
+                return f"{name} names a proxy of the kind {kind}, which {needs}; name another, http://HOST:PORT"
+            if not _has_host(value):
+                return f"{name} is no address of a proxy; it must be http://HOST:PORT"
+        if name in CERTIFICATES and value and not Path(value).exists():
+            return f"{name} is {value}, which does not exist"
+    return None
+
+
+def reason(error: BaseException, address: str) -> str:
+    """What an error says that fetching from an address has raised: the first of its causes that is known."""
+    causes = list(_causes(error))
+    response = next((item.response for item in causes if getattr(item, "response", None) is not None), None)
+    if response is not None:
+        return refusal(response)
+    if getattr(causes[-1], "errno", None) in DISK:
+        return f"it cannot be written ({causes[-1]})"
+    host, told = shown(address), " ".join(shown(f"{causes[-1]}").split()) or type(causes[-1]).__name__
+    for item in causes:
+        if isinstance(item, ssl.SSLCertVerificationError):
+            return (
+                f"the certificate of {host} is not accepted ({item.verify_message}); name the file of the authority "
+                "that has signed it in SSL_CERT_FILE"
+            )
+        if isinstance(item, ssl.SSLError):
+            return f"{host} does not speak HTTPS ({told})"
+        if isinstance(item, httpx.TimeoutException):
+            return f"{host} gave no answer in time{_through(address)} ({told})"
+        if isinstance(item, json.JSONDecodeError) or type(item).__name__ == "FileMetadataError":
+            return f"{host} does not answer as the hub does{_through(address)}, but with a web page or the like"
+    advice = f"; {ADVICE[407]}" if told.startswith("407") else ""
+    return f"{host} does not answer{_through(address)} ({told}){advice}"
+
+
+def refusal(response: httpx.Response) -> str:
+    """What a host has answered instead of what was asked for."""
+    status = response.status_code
+    advice = ADVICE.get(status, "try again later" if status >= 500 else "this is not what the hub answers")
+    return f"{shown(str(response.url))} answers {status} {response.reason_phrase}: {advice}"
+
+
+def shown(address: str) -> str:
+    """An address without user, password and query, or a text with such addresses."""
+    return re.sub(r"(^|//)[^/@\s]*@", r"\1", address.partition("?")[0])
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _through(address: str) -> str:
+    """The proxy that a request to an address goes through, as words of a sentence."""
+    url, proxies = urlsplit(address), urllib.request.getproxies()
+    kind = url.scheme if url.scheme in proxies else "all"
+    if kind not in proxies or urllib.request.proxy_bypass(url.netloc):
+        return ""
+    names = [name for name in os.environ if name.lower() == f"{kind}_proxy"]
+    return f" through {names[0] if names else 'the proxy'} {shown(proxies[kind])}"
+
+
+def _has_host(value: str) -> bool:
+    try:
+        return bool(httpx.URL(value if "://" in value else f"http://{value}").host)
+    except httpx.InvalidURL:
+        return False
