@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from dara.config import Benchmark
 
-SCORER = {"bfcl-eval": CHECKER_VERSION, "scorer": 2}
-"""What scores; `scorer` changes whenever this code gives other scores (1: date checks of the travel tools failed)."""
+SCORER = {"bfcl-eval": CHECKER_VERSION}
 FACTORY = "dara.evaluation.bfcl_v4_score:make_scorer"
 # Shares of outputs: format, think_length. Per case: the others; think_words is empty where no output has a think block.
 COLUMNS = (
