@@ -275,7 +275,7 @@ def test_bfcl_v4_from_responses_to_metrics(tmp_path: Path) -> None:
     assert {**scorer, "network": None} == {
         "schema": 2,
         "benchmark": "bfcl_v4",
-        "scorer": {"bfcl-eval": "2026.3.23", "scorer": 2},
+        "scorer": {"bfcl-eval": "2026.3.23", "scorer": 3},
         "settings": {"think_limit": 16, "seconds": 20.0},
         "seconds": 20.0,
         "memory_bytes": 2 * 1024**3,

@@ -184,7 +184,7 @@ def test_another_version_of_a_scorer_only_scores_again(smoke, tmp_path):
     files = sorted((clone / "results/smoke/scores").glob("*/step_*/laptop_tools.csv"))
     before = [path.read_bytes() for path in files]
     versions = clone / "workflow/dara/evaluation/scorers.py"
-    edit(versions, '"laptop_tools": 1', '"laptop_tools": 9')
+    edit(versions, '"laptop_tools": 2', '"laptop_tools": 9')
     planned = counts(snakemake(clone, "-n", "--configfile", "config/presets/smoke.yaml").stdout)
     assert {name: planned.get(name) for name in ("train", "evaluate", "score")} == {
         "train": None,

@@ -11,16 +11,16 @@ from typing import Any
 from dara.files import read_json
 
 SCORERS = {
-    "laptop_tools": 1,
+    "laptop_tools": 2,  # 2: a call with NaN is a call
     "laptop_math": 2,  # 2: as math_five
-    "bfcl_v4": 2,  # 2: tools that check dates work
+    "bfcl_v4": 3,  # 2: tools that check dates work; 3: calls and ends of dialogues count as for the authors
     "math_five": 2,  # 2: the second chance reads LaTeX's spaces and powers; a truncated response can be right
     "toolrl_validation": 1,
     "deepscaler_validation": 1,
 }
 """Benchmark -> version of its scorer: the next one whenever the same responses get other scores. Then they are scored
 again; nothing is generated or trained again."""
-UNRECORDED = {"laptop_tools": 1, "laptop_math": 2}
+UNRECORDED = {"laptop_tools": 2, "laptop_math": 2}
 """Benchmark -> version whose scores have no record of what made them. Those that are kept in git have none: they are
 older than it, and this version gives the same ones to all of their responses."""
 
