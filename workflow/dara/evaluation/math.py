@@ -70,7 +70,7 @@ def prompt(case: Case) -> str | list[dict[str, str]]:
     """The complete text that a laptop model continues, or the one user message that a chat model is asked."""
     if "prompt" in case.question:
         return case.question["prompt"]
-    return [{"role": "user", "content": math_sets.question(case.question["problem"])}]
+    return [{"role": "user", "content": math_sets.question(case.question["problem"].strip())}]
 
 
 def make_scorer() -> Any:
