@@ -175,6 +175,8 @@ def test_attacks_on_the_tools_are_answered_by_errors(tools: ToolExecutor, tmp_pa
         {"x" * 1_000_000: {}},
         {"cd": {"folder') or open('x": "'"}},
         {"cd": {"self": 1}},
+        {"pwd": None},
+        {"": {}},
         {"mkdir": {"dir_name": json.loads("[" * 200 + "]" * 200)}},
     ]
     said = tools.execute(CASES[2].id, attacks)

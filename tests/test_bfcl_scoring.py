@@ -27,8 +27,12 @@ from dara.evaluation.sandbox import Sandbox, ScorerSpec
 PUBLISHED = Path(__file__).parent.parent / "results" / "published" / "data"
 
 
-def turn(*calls: dict[str, Any], think: str = "t") -> str:
-    lines = [json.dumps({"name": name, "parameters": given}) for call in calls for name, given in call.items()]
+def turn(*calls: dict[str, Any] | str, think: str = "t") -> str:
+    """An output with calls, `{name: parameters}` or as they are written."""
+    lines = [
+        call if isinstance(call, str) else json.dumps(dict(zip(("name", "parameters"), *call.items(), strict=True)))
+        for call in calls
+    ]
     return f"<think>{think}</think>\n<tool_call>\n" + "\n".join(lines) + "\n</tool_call>"
 
 
@@ -143,6 +147,13 @@ GOLD = [["mkdir(dir_name='new')"], ["cat('a.txt')"]]
         ([[turn({"mkdir": {"dir_name": "other"}}), SAID], [turn(CAT), SAID]], 0),  # another state
         ([[turn(MKDIR), SAID]], 0),  # stopped after a turn
         ([[SAID], [SAID]], 0),
+        # ToolRL's handler runs the right ones of an output's calls beside an odd one, and none beside what it cannot write.
+        ([[turn(MKDIR, {"get-weather": {"x": 1}}), SAID], [turn({"": {}}, CAT)]], 1),
+        ([[turn({"add": math.nan}, MKDIR), SAID], [turn({"add": {"a": math.inf}}, CAT)]], 0),
+        ([[turn({"add": {"a": math.inf}}, MKDIR), SAID], [turn({"None": 7}, {"cat ": CAT["cat"]})]], 1),
+        ([[turn({"add": None}, MKDIR), SAID], [turn(CAT)]], 0),
+        ([[turn(MKDIR, '{"name": 7}'), SAID], [turn(CAT)]], 0),
+        ([[turn('{"name": "pwd"}'), turn(MKDIR), SAID], [turn(CAT)]], 1),
     ],
 )
 def test_dialogues_are_executed(box: Sandbox, turns: list[list[str]], accuracy: int) -> None:
@@ -152,7 +163,8 @@ def test_dialogues_are_executed(box: Sandbox, turns: list[list[str]], accuracy: 
     assert row["decode_error"] == int(all(step == SAID for steps in turns for step in steps))
 
 
-def test_a_case_that_was_stopped_is_wrong_and_says_why(box: Sandbox) -> None:
+def test_a_case_that_was_stopped_says_why(box: Sandbox) -> None:
+    """Too many steps in the last turn leave it as it is; without room, all that is kept of it is an error."""
     right = [[turn(MKDIR), SAID], [turn(CAT), "no format"]]
     rows = score(
         box,
@@ -163,11 +175,15 @@ def test_a_case_that_was_stopped_is_wrong_and_says_why(box: Sandbox) -> None:
         talk(*right, finished=False),
         talk([], stopped="context_overflow"),
     )
-    assert [row["accuracy"] for row in rows] == [1, 0, 0, 1, 0]
-    assert [row["format"] for row in rows] == [0.75] * 4 + [0]
+    assert [row["accuracy"] for row in rows] == [1, 1, 0, 1, 0]
+    assert [row["format"] for row in rows] == [0.75, 0.75, 0, 0.75, 0]
+    assert [row["think_length"] for row in rows] == [0.75, 0.75, 0, 0.75, 0]
+    assert [row["think_words"] for row in rows] == [1, 1, "", 1, ""]
     assert [row["step_limit"] for row in rows] == [0, 1, 0, 0, 0]
     assert [row["context_overflow"] for row in rows] == [0, 0, 1, 0, 1]
     assert [row["truncated"] for row in rows] == [0, 0, 1, 1, 0]
+    (early,) = score(box, dialogue(GOLD), talk([turn(MKDIR)] * 21, stopped="step_limit"))
+    assert (early["accuracy"], early["format"], early["step_limit"]) == (0, 1, 1)  # the last turn is missing
     (alone,) = score(
         box, single("multiple", "PYTHON", {"type": "integer"}, [1]), Response("", 0, False, None, "context_overflow")
     )

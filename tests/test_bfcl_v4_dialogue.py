@@ -70,12 +70,59 @@ def test_a_turn_goes_on_while_there_are_calls_and_results_are_shown() -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "no call", "<tool_call>\nnot json\n</tool_call>", '<tool_call>\n{"name": "None", "parameters": {}}\n</tool_call>',
-     '<tool_call>\n{"name": "__import__(\'os\').system", "parameters": {"x": 1}}\n</tool_call>'],
+     '<tool_call>\n{"name": "ls"}\n{"name": 7}\n</tool_call>'],
 )  # fmt: skip
 def test_an_output_without_a_readable_call_ends_the_turn(text: str) -> None:
     kept, _, executor = play([Response(text, 1, True), SAID])
     assert kept.turns == ((text,), (SAID.text,))
     assert executor.seen == [("case", "forget")] * 2
+
+
+LS, CD = '{"name": "ls"}', '{"name": "cd", "parameters": {"folder": "a"}}'
+DEEP = "[" * 70 + "]" * 70
+
+
+@pytest.mark.parametrize(
+    ("lines", "calls"),
+    [
+        ([LS, CD], [{"ls": {}}, {"cd": {"folder": "a"}}]),
+        (['{"name": "cd", "arguments": {"folder": "a"}}'], [{"cd": {}}]),
+        (['{"name": " ls "}'], [{"ls": {}}]),
+        # What is no method's name, or has values that no literal has, is a call that is answered by an error.
+        (['{"name": "get-weather", "parameters": {"x": 1}}', LS], [{"get-weather": {"x": 1}}, {"ls": {}}]),
+        (['{"parameters": {"x": 1}}', "{}", LS], [{"": {"x": 1}}, {"": {}}, {"ls": {}}]),
+        ([LS, '{"name": "cd", "parameters": {"folder": NaN}}'], [{"ls": {}}, {"cd": None}]),
+        ([LS, f'{{"name": "cd", "parameters": {{"folder": {DEEP}}}}}'], [{"ls": {}}, {"cd": None}]),
+        # What is no call at all is skipped.
+        (["", "ls()", "7", "[" + LS + "]", "[" * 10_000, CD], [{"cd": {"folder": "a"}}]),
+        (['{"name": "None"}', LS, '{"name": " none ", "parameters": 7}'], [{"ls": {}}]),
+        (['{"name": "none"}'], []),
+        # What cannot be written as a call makes the whole output void.
+        ([LS, '{"name": 7}'], None),
+        ([LS, '{"name": null, "parameters": {}}'], None),
+        ([LS, '{"name": ["ls"]}'], None),
+        ([LS, '{"name": "cd", "parameters": "a"}'], None),
+        ([LS, '{"name": "cd", "parameters": null}'], None),
+        ([LS, '{"name": "get-weather", "parameters": []}'], None),
+        (["ls()"], None),
+        ([], None),
+    ],
+)  # fmt: skip
+def test_calls_of_a_dialogue_are_read_as_by_toolrls_handler(
+    lines: list[str], calls: list[dict[str, dict[str, Any] | None]] | None
+) -> None:
+    text = "<think>t</think>\n<tool_call>\n" + "\n".join(lines)
+    for end in ("", "\n</tool_call>", "\n</tool_call>\n<response>x</response>"):
+        assert decode_output(text + end) == calls
+
+
+def test_an_odd_call_is_answered_and_the_turn_goes_on() -> None:
+    text = calling(("ls", {})).text.replace("\n</", '\n{"name": "cd", "parameters": {"folder": NaN}}\n</')
+    _, prompts, executor = play([Response(text, 9, True), calling(("get-weather", {"x": 1})), SAID, SAID])
+    assert executor.seen[1:3] == [("case", [{"ls": {}}, {"cd": None}]), ("case", [{"get-weather": {"x": 1}}])]
+    assert [message["name"] for message in prompts[2] if message["role"] == "tool"] == [
+        *("ls()", "cd(...)", "get-weather(x=1)")
+    ]
 
 
 def test_too_many_steps_in_a_turn_end_the_case_as_in_the_official_driver() -> None:

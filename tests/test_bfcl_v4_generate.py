@@ -61,7 +61,7 @@ def test_every_case_is_asked_and_kept_in_the_order_of_the_cases(tmp_path: Path) 
     assert set(turns["multi_turn_base_0"]) == {(SAID,)}
     assert not partial_path(path).exists()
     identity = json.loads(identity_path(path.parent.parent, "bfcl_v4").read_text())
-    assert identity["versions"] == {"bfcl-eval": "2026.3.23", "prompt": 1, "tools": 2}
+    assert identity["versions"] == {"bfcl-eval": "2026.3.23", "prompt": 1, "tools": 3}
     assert identity["tools"]["network"] in ("isolated", "reachable")
     assert (identity["max_steps"], identity["limit"], identity["max_context"]) == (20, CASES, None)
     assert len(identity["cases"]) == 36

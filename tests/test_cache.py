@@ -10,8 +10,10 @@ import pytest
 from dara.cache import holds_run, holds_scores, store
 from dara.config import Benchmark, RunSpec
 from dara.dag import Workflow
+from dara.evaluation import scorers
 from dara.files import read_text
 from dara.loading import ConfigurationError, merge, read_yaml
+from dara.planning import cost
 from dara.runs import canonical_json
 
 ROOT = Path(__file__).parents[1]
@@ -116,6 +118,29 @@ def test_scores_of_another_evaluation_are_not_taken(cached, caplog):
     assert not holds_run(flow.paths.cached_run(name), spec, other)
     assert not holds_scores(flow.paths.cached_run(next(iter(flow.bases))), other)
     assert "other settings of laptop_tools" in caplog.text
+
+
+def test_responses_in_the_cache_are_scored_again_by_a_newer_scorer(cached, monkeypatch):
+    monkeypatch.setitem(scorers.SCORERS, "laptop_tools", 9)
+    flow = workflow(ROOT, cached, "matching")
+    assert (flow.cached, flow.cached_bases) == (set(flow.plan.runs), set(flow.bases))  # nothing is trained or generated
+    assert {flow.benchmarks_of(name)[0].name for name in flow.outdated} == {"laptop_tools"}
+    assert len(flow.outdated) == 3
+    for name in flow.evaluated:
+        (benchmark,) = flow.benchmarks_of(name)
+        again, kept = flow.paths.scores(name), flow.paths.cached_run(name) / "scores"
+        assert flow.score_directory(name) == (again if name in flow.outdated else kept)
+        identity = Path(flow.response_identity(name, benchmark.name))
+        assert identity.parent == (kept if name in flow.outdated else again)
+    assert (cost(flow, list(flow.plan.runs)).jobs, cost(flow, list(flow.plan.runs)).evaluation_hours) == (3, 0)
+    with pytest.raises(
+        ConfigurationError, match=r"3 runs and base models .* have scores of an older .* `reuse: matching`"
+    ):
+        workflow(ROOT, cached, "only")
+    run = min(flow.outdated & flow.cached)
+    record = scorers.scorer_path(flow.paths.cached_run(run) / "scores", "laptop_tools")
+    record.write_text('{"scorer": {"scorer": 9}}')
+    assert run not in workflow(ROOT, cached, "matching").outdated
 
 
 def test_a_base_model_is_scored_again_when_one_of_its_runs_is_trained(cached):

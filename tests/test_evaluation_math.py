@@ -109,8 +109,8 @@ RIGHT = {"strict": 0, "strict_or_numeric": 1, "math_verify": 1}
     [
         (23, True, RIGHT, {"strict_or_numeric": 1, "exceed": 0, "joint": 1, "truncated": 0}),
         (24, True, RIGHT, {"strict_or_numeric": 1, "exceed": 1, "joint": 0, "truncated": 0}),
-        (40, False, RIGHT, {"strict_or_numeric": 0, "math_verify": 0, "exceed": 1, "joint": 0, "truncated": 1}),
-        (9, False, RIGHT, {"strict_or_numeric": 0, "exceed": 0, "joint": 0, "truncated": 1}),
+        (40, False, RIGHT, {"strict_or_numeric": 1, "math_verify": 1, "exceed": 1, "joint": 0, "truncated": 1}),
+        (9, False, RIGHT, {"strict_or_numeric": 1, "exceed": 0, "joint": 1, "truncated": 1}),
         (9, True, {}, {"strict": 0, "strict_or_numeric": 0, "math_verify": 0, "exceed": 0, "joint": 0}),
     ],
 )

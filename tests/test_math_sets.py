@@ -50,6 +50,11 @@ def test_the_prepared_benchmark(settings, tmp_path):
     assert set(cases[0].question) == {"id", "category", "problem", "answer"}
     (message,) = math.prompt(cases[0])
     assert message == {"role": "user", "content": f"{cases[0].question['problem']}\n\n{INSTRUCTION}"}
+    problems = [(case, case.question["problem"]) for case in cases]
+    around = [(case, problem) for case, problem in problems if problem != problem.strip()]  # blanks and ends of lines
+    assert Counter(case.category for case, _ in around) == {"amc": 5, "olympiadbench": 1}
+    for case, problem in around:
+        assert math.prompt(case)[0]["content"] == f"{problem.strip()}\n\n{INSTRUCTION}"
     golds = {case.id: case.gold["answer"] for case in cases}
     assert (golds["aime24_1"], golds["amc_0"], golds["minerva_0"]) == ("025", "142", "9.6")
     assert golds["olympiadbench_1"] == r"\frac{1}{2 n+2}"

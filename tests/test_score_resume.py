@@ -16,13 +16,15 @@ import pytest
 
 from dara.config import Benchmark, RunSpec
 from dara.data import SOURCES, held_out
-from dara.evaluation import bfcl_v4, score, scoring
+from dara.evaluation import bfcl_v4, score, scorers, scoring
 from dara.evaluation.oracle import oracle_response
 from dara.evaluation.progress import Progress
 from dara.evaluation.records import Response, select_cases, sha256_of, write_responses
 from dara.evaluation.sandbox import BATCH_ITEMS, Outcome, SandboxError, ScorerSpec
 from dara.evaluation.score import (
     check_scorers,
+    check_version,
+    copy_responses,
     identity_path,
     read_scores,
     responses_path,
@@ -273,7 +275,7 @@ def test_bfcl_v4_from_responses_to_metrics(tmp_path: Path) -> None:
     assert {**scorer, "network": None} == {
         "schema": 2,
         "benchmark": "bfcl_v4",
-        "scorer": {"bfcl-eval": "2026.3.23", "scorer": 2},
+        "scorer": {"bfcl-eval": "2026.3.23", "scorer": 3},
         "settings": {"think_limit": 16, "seconds": 20.0},
         "seconds": 20.0,
         "memory_bytes": 2 * 1024**3,
@@ -318,6 +320,30 @@ def test_scores_of_unlike_scorers_are_not_compared(tmp_path: Path) -> None:
     check_scorers({"one": one, "two": two}, "laptop_tools")
 
 
+def test_scores_of_an_older_rule_are_made_again_and_not_taken(
+    tmp_path: Path, counted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases, out, name = tmp_path / "cases", tmp_path / "run", "laptop_tools"
+    spec = write_run(out, cases, [10])
+    score_checkpoints(out, [10], spec, cases, workers=1)
+    assert not scorer_path(out, name).is_file()  # as the scores that are kept in git
+    check_version(out, name)
+    monkeypatch.setitem(scorers.SCORERS, name, 9)
+    message = f"version {scorers.UNRECORDED[name]} of the scorer made these scores, now it is 9; .* `score` scores the"
+    with pytest.raises(ValueError, match=message):
+        check_version(out, name)
+    counted.clear()
+    score_checkpoints(out, [10], spec, cases, workers=1)
+    assert len(counted) == 60
+    check_version(out, name)
+    assert json.loads(scorer_path(out, name).read_text())["scorer"] == {"bfcl-eval": "2026.3.23", "scorer": 9}
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="version 9 of the scorer made these scores"):
+        check_version(out, name)
+    scorer_path(out, "math_five").write_text('{"scorer": {"math-verify": "0.9.0"}}')  # before versions
+    assert (scorers.scored_by(out, "math_five"), scorers.scored_by(out, "bfcl_v4")) == (1, None)
+
+
 @pytest.mark.parametrize("task", ["tool_calling", "math"])
 def test_cached_responses_get_the_scores_that_are_kept(task: str, tmp_path: Path) -> None:
     run = sorted((ROOT / "results" / "cached").glob(f"{task}-*"))[0]
@@ -327,11 +353,8 @@ def test_cached_responses_get_the_scores_that_are_kept(task: str, tmp_path: Path
         (tmp_path / "cases" / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "cases" / file).write_text("".join(json.dumps(row) + "\n" for row in rows))
     step = sorted(int(path.name.removeprefix("step_")) for path in (run / "scores").glob("step_*"))[-1]
-    kept, out = responses_path(run / "scores", step, settings.name), tmp_path / "run"
-    responses_path(out, step, settings.name).parent.mkdir(parents=True)
-    responses_path(out, step, settings.name).write_bytes(kept.read_bytes())
-    files = score.BENCHMARKS[settings.name].case_files(settings.name, tmp_path / "cases")
-    identity_path(out, settings.name).write_text(json.dumps({"cases": sha256_of(files, tmp_path / "cases")}))
+    out = tmp_path / "run"
+    copy_responses(run / "scores", out, settings.name)
     score_checkpoints(out, [step], settings, tmp_path / "cases")
     cached = gzip.decompress(scores_path(run / "scores", step, settings.name).with_suffix(".csv.gz").read_bytes())
     assert scores_path(out, step, settings.name).read_bytes() == cached

@@ -178,6 +178,40 @@ def test_an_edited_threshold_or_label_makes_tables_and_figures_again(smoke, tmp_
     }
 
 
+def test_another_version_of_a_scorer_only_scores_again(smoke, tmp_path):
+    clone = tmp_path / "clone"
+    shutil.copytree(smoke, clone, symlinks=True)
+    files = sorted((clone / "results/smoke/scores").glob("*/step_*/laptop_tools.csv"))
+    before = [path.read_bytes() for path in files]
+    versions = clone / "workflow/dara/evaluation/scorers.py"
+    edit(versions, '"laptop_tools": 2', '"laptop_tools": 9')
+    planned = counts(snakemake(clone, "-n", "--configfile", "config/presets/smoke.yaml").stdout)
+    assert {name: planned.get(name) for name in ("train", "evaluate", "score")} == {
+        "train": None,
+        "evaluate": None,
+        "score": 3,
+    }
+    done = snakemake(clone, *SMOKE)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert [path.read_bytes() for path in files] == before
+    records = list((clone / "results/smoke/scores").glob("*/laptop_tools.scorer.json"))
+    assert [json.loads(path.read_text())["scorer"]["scorer"] for path in records] == [9, 9, 9]
+
+
+def test_another_version_of_a_scorer_scores_the_responses_of_the_cache(tmp_path):
+    clone = copy_repository(tmp_path)
+    edit(clone / "workflow/dara/evaluation/scorers.py", '"laptop_math": 2', '"laptop_math": 9')
+    planned = counts(snakemake(clone, "-n", "--configfile", "config/presets/laptop.yaml").stdout)
+    runs_and_base = 13
+    assert (planned.get("train"), planned.get("evaluate"), planned["score"]) == (None, None, runs_and_base)
+    run = next(path.name for path in sorted((clone / "results/cached").glob("math-*-s100-*")))
+    target = f"results/laptop/scores/{run}/laptop_math.scored.json"
+    done = snakemake(clone, "--profile", "profiles/local", "--configfile", "config/presets/laptop.yaml", "--", target)
+    assert done.returncode == 0, done.stdout[-4000:]
+    kept = json.loads((clone / "results/cached" / run / "scores/laptop_math.scored.json").read_text())
+    assert json.loads((clone / target).read_text()) == kept
+
+
 def edit(path: Path, old: str, new: str) -> None:
     text = path.read_text()
     assert old in text

@@ -126,7 +126,9 @@ def _workflow_verbs(verb: Callable) -> None:
         **{"max_response_tokens": None, "sampler": "transformers", "fetch": ONLINE},
     )
     workers = ("--workers", int, "processes that score (default: one a core)")
-    verb(runs.score, DATA, ("--benchmark", str, "settings of the benchmark (JSON)"), OUT, workers, workers=None)
+    responses = ("--responses", Path, "directory of the responses, which are copied to --out (default: they are there)")
+    settings = ("--benchmark", str, "settings of the benchmark (JSON)")
+    verb(runs.score, DATA, settings, responses, OUT, workers, responses=None, workers=None)
 
 
 def _analysis_verbs(verb: Callable) -> None:

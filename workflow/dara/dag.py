@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from dara import cache
 from dara.config import Benchmark, Configuration, ModelSpec, Resources, RunSpec
+from dara.evaluation.scorers import SCORERS, scored_by
 from dara.loading import ConfigurationError, load_configuration
 from dara.outputs import Outputs
 from dara.preflight import check_cached_only, check_preset_of_files, python_of
@@ -92,6 +93,16 @@ class Workflow:
         }
 
     @cached_property
+    def outdated(self) -> set[str]:
+        """Ids of those whose scores there are of an older scorer: their responses there are scored again."""
+        return {
+            name
+            for name in self.cached | self.cached_bases
+            for benchmark in self.benchmarks_of(name)
+            if scored_by(self.paths.cached_run(name) / "scores", benchmark.name) != SCORERS[benchmark.name]
+        }
+
+    @cached_property
     def bases(self) -> dict[str, str]:
         """Base id -> model id of every base model."""
         return {base_id(spec): name for name, spec in self.plan.models.items()}
@@ -116,8 +127,17 @@ class Workflow:
 
     def score_directory(self, run: str) -> Path:
         """Where the scores of a run or a base model are."""
-        in_cache = run in self.cached or run in self.cached_bases
+        in_cache = run in (self.cached | self.cached_bases) - self.outdated
         return self.paths.cached_run(run) / "scores" if in_cache else self.paths.scores(run)
+
+    def response_identity(self, run: str, benchmark: str) -> str:
+        """The file that says that all responses of a run or a base model are there, beside which they are."""
+        kept = self.paths.cached_run(run) / "scores" if run in self.outdated else self.paths.scores(run)
+        return str(kept / f"{benchmark}.identity.json")
+
+    def scorer_version(self, benchmark: str) -> int:
+        """The version of the scorer of a benchmark."""
+        return SCORERS[benchmark]
 
     def score_files(self, run: str) -> list[str]:
         """The files that say that a run (or a base model) has been scored on its benchmarks."""

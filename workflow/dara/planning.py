@@ -135,13 +135,15 @@ def cost(flow: Workflow, runs: Sequence[str], asked: Asked | None = None) -> Cos
 def jobs(flow: Workflow, name: str) -> int:
     """Jobs that evaluate and score a run or a base model on what it has no scores of yet."""
     left = [Path(file).name.removesuffix(".scored.json") for file in flow.score_files(name) if not Path(file).is_file()]
+    if name in flow.outdated:
+        return len(left)  # only scoring
     parts = [len(flow.evaluation_parts(name, benchmark)) for benchmark in left]
     return sum(count + 2 for count in parts)  # the shares, the job that gathers them (or makes all), and scoring
 
 
 def evaluation_hours(flow: Workflow, name: str, asked: Asked) -> float:
     """GPU hours of the task's benchmark, if a run or a base model has no scores of it; the others are validation."""
-    if Path(flow.score_files(name)[0]).is_file():
+    if name in flow.outdated or Path(flow.score_files(name)[0]).is_file():
         return 0.0
     benchmark, own = flow.benchmarks_of(name)[0].name, flow.resources(name)
     shares = len(flow.evaluation_parts(name, benchmark))

@@ -180,9 +180,15 @@ def check_preset_of_files(values: Mapping[str, Any], files: Sequence[Path]) -> N
 def check_cached_only(flow: Workflow) -> None:
     """ConfigurationError that names a run which is not cached, where the preset says `reuse: only`."""
     missing = [run for run in flow.plan.runs if run not in flow.cached]
-    if flow.reuse != "only" or not missing:
+    if flow.reuse != "only" or not (missing or flow.outdated):
         return
     preset = flow.configuration.preset.preset
+    if not missing:
+        raise ConfigurationError(
+            f"{len(flow.outdated)} runs and base models in {flow.paths.results}/cached/ (the first: "
+            f"{min(flow.outdated)}) have scores of an older scorer, and `reuse: only` forbids scoring. Score their "
+            "responses again by the workflow with `reuse: matching`."
+        )
     named = (flow.root / "config" / "presets" / f"{preset}.yaml").is_file()
     with_that = f"`make reproduce PRESET={preset}`" if named else "the workflow with `reuse: matching`"
     raise ConfigurationError(

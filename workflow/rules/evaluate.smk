@@ -59,7 +59,9 @@ rule evaluate:
 
 rule score:
     input:
-        identity=f"{OUT}/scores/{{run}}/{{benchmark}}.identity.json",
+        identity=lambda wildcards: FLOW.response_identity(
+            wildcards.run, wildcards.benchmark
+        ),
         data=lambda wildcards: FLOW.evaluated_data(wildcards.run, wildcards.benchmark),
     output:
         f"{OUT}/scores/{{run}}/{{benchmark}}.scored.json",
@@ -72,7 +74,10 @@ rule score:
         mem_mb=lambda wildcards, threads: 3000 * threads,
     params:
         benchmark=lambda wildcards: FLOW.benchmark_json(wildcards.benchmark),
+        # Another version scores again.
+        scorer=lambda wildcards: FLOW.scorer_version(wildcards.benchmark),
+        responses=subpath(input.identity, parent=True),
         out=subpath(output[0], parent=True),
     shell:
-        "python -m dara score --data {input.data} --benchmark {params.benchmark:q} --out {params.out} --workers {threads} "
-        "2>&1 | tee {log}"
+        "python -m dara score --data {input.data} --benchmark {params.benchmark:q} --responses {params.responses} "
+        "--out {params.out} --workers {threads} 2>&1 | tee {log}"

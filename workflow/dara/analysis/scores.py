@@ -15,7 +15,7 @@ from dara.analysis.names import BASE
 from dara.analysis.records import RecordError, Run
 from dara.analysis.score_files import Scored, check_identities, listed_scores, read_listed
 from dara.evaluation.records import Metric
-from dara.evaluation.score import check_scorers, summarise
+from dara.evaluation.score import check_scorers, check_version, summarise
 from dara.runs import base_id
 
 DECIMALS = 12
@@ -46,6 +46,8 @@ def checkpoint_scores_frame(
         check_identities(mine, benchmark)
         check_scorers({one.name: one.directory for one in mine if one.steps}, benchmark)
         for one in mine:
+            if one.steps:
+                check_version(one.directory, benchmark)
             listed = listed_scores(one, benchmark)
             for step in one.steps:
                 frame = read_listed(one, step, benchmark, listed)

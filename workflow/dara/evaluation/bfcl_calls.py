@@ -1,8 +1,8 @@
 """Tool calls in model text: what is read as a call, and how a call becomes the text that bfcl-eval evaluates.
 
-The text is hostile. A call is a name that is a dotted identifier and an object of JSON values; nothing else of the
-text goes on. bfcl-eval executes calls of several-turn cases with Python's eval(), so there a call is written anew from
-these parts: only names that are known to be methods of the case's tools, and arguments as literals.
+The text is hostile. A call is a name and an object of JSON values; nothing else of the text goes on. bfcl-eval executes
+calls of several-turn cases with Python's eval(), so there a call is written anew from these parts: only names that are
+known to be methods of the case's tools, and arguments as literals.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Mapping
-from typing import Any, NoReturn
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 from dara.rewards import assistant_turn
 
@@ -20,45 +20,58 @@ MAX_DEPTH = 64  # of the arguments: more than any case needs, less than Python's
 
 
 def decode_output(text: str) -> list[dict[str, Any]] | None:
-    """The calls in the assistant turn of a model's output (`decode_calls`): what is executed, and what is scored."""
-    return decode_calls(assistant_turn(text))
+    """The calls in an output of a dialogue, as `[{name: parameters}, ...]`: what is executed, and what is scored.
+
+    They are read as by ToolRL's handler: without "parameters" a call has none, whatever else it has. None when the
+    output has no call, or when a name is no text or parameters are no object, which makes all of it void. A call that
+    cannot be executed (`render_call`) is answered by an error, and the others run. Its parameters are None where they
+    are no literals (`is_literal`): those can be neither shown nor passed on.
+    """
+    found = [(call.get("name", ""), call.get("parameters", {})) for call in _objects(assistant_turn(text))]
+    if not found or not all(isinstance(name, str) for name, _ in found):
+        return None
+    calls = [(name.strip(), parameters) for name, parameters in found if not _declines(name)]
+    if not all(isinstance(parameters, dict) for _, parameters in calls):
+        return None
+    return [{name: parameters if is_literal(parameters) else None} for name, parameters in calls]
 
 
 def decode_calls(text: str) -> list[dict[str, Any]] | None:
-    """The calls in an assistant turn, as `[{name: parameters}, ...]`; None when it has no readable call.
+    """The calls in the assistant turn of a single-turn case, as `[{name: parameters}, ...]`; None when it has none.
 
-    Read is what follows the last `<tool_call>`, up to the next `</tool_call>` or the end; each line is one call in
-    JSON. Lines that are no such object are skipped, and so are calls of "none", by which a model declines. A call
-    whose name is not a dotted identifier or whose parameters are no object of literals (`is_literal`) makes the whole
-    turn unreadable.
+    A call needs a name and "parameters", or it is skipped. One whose name is not a dotted identifier or whose
+    parameters are no object of literals (`is_literal`) makes the whole turn unreadable: no answer has such a call.
     """
-    _, tag, block = text.rpartition("<tool_call>")
-    lines = block.partition("</tool_call>")[0].split("\n") if tag else []
-    found = [call for call in map(_parse_call, lines) if call is not None]
-    if not found:
-        return None
-    calls = [(name, parameters) for name, parameters in found if name.strip().lower() != "none"]
-    if not all(_NAME.fullmatch(name) and _is_object(parameters) for name, parameters in calls):
+    found = [
+        (call["name"], call["parameters"])
+        for call in _objects(text)
+        if isinstance(call.get("name"), str) and "parameters" in call
+    ]
+    calls = [(name, parameters) for name, parameters in found if not _declines(name)]
+    if not found or not all(_NAME.fullmatch(name) and _is_object(parameters) for name, parameters in calls):
         return None
     return [{name: parameters} for name, parameters in calls]
 
 
-def _parse_call(line: str) -> tuple[str, Any] | None:
-    try:
-        call = json.loads(line, parse_constant=_no_constant)
-    except (ValueError, RecursionError):  # RecursionError: thousands of nested braces
-        return None
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str) or "parameters" not in call:
-        return None
-    return call["name"], call["parameters"]
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    """What stands after the last `<tool_call>`, up to the next `</tool_call>` or the end: JSON objects, one a line."""
+    _, tag, block = text.rpartition("<tool_call>")
+    for line in block.partition("</tool_call>")[0].split("\n") if tag else ():
+        try:
+            call = json.loads(line)
+        except (ValueError, RecursionError):  # RecursionError: thousands of nested braces
+            continue
+        if isinstance(call, dict):
+            yield call
+
+
+def _declines(name: str) -> bool:
+    """Whether a call is one of "none", by which a model declines."""
+    return name.strip().lower() == "none"
 
 
 def _is_object(value: Any) -> bool:
     return isinstance(value, dict) and is_literal(value)
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")  # Python reads NaN, Infinity and -Infinity
 
 
 def is_literal(value: Any, depth: int = MAX_DEPTH) -> bool:
@@ -70,7 +83,7 @@ def is_literal(value: Any, depth: int = MAX_DEPTH) -> bool:
     if isinstance(value, dict):
         return all(type(key) is str and is_literal(item, depth - 1) for key, item in value.items())
     if isinstance(value, float):
-        return math.isfinite(value)  # JSON's 1e999 is infinite in Python
+        return math.isfinite(value)  # Python reads 1e999, NaN and Infinity
     return value is None or type(value) in (str, int, bool)
 
 

@@ -44,9 +44,10 @@ __all__ = [
 ]
 
 NAME = "bfcl_v4"
-VERSIONS = {"bfcl-eval": CHECKER_VERSION, "prompt": 1, "tools": 2}
+VERSIONS = {"bfcl-eval": CHECKER_VERSION, "prompt": 1, "tools": 3}
 """What makes the prompts besides the files of the cases. `prompt` changes whenever this module makes others, `tools`
-whenever a call is executed or answered in another way (1: date checks of the travel tools failed)."""
+whenever a call is read, executed or answered in another way (2: date checks of the travel tools work, 3: calls are read
+as by ToolRL's handler)."""
 
 # Class of tools in a several-turn case -> the file that documents them.
 TOOL_DOCS = {

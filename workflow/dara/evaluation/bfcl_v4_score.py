@@ -1,8 +1,8 @@
 """BFCL-v4 as the paper scores it: 14 categories by the real checkers, the format of each output, the words of thought.
 
 Single-turn cases are compared with possible answers; dialogues are executed, each in a forked copy of the worker, so
-that no state goes from one to the next. A case's format is the mean over its outputs. A case that ran out of context or
-of steps is wrong, whatever was said before; its format counts.
+that no state goes from one to the next. A case's format is the mean over its outputs. A case that ran out of context is
+wrong and has no format, whatever was said before; one that ran out of steps is judged by the turns it has.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dara.evaluation.bfcl_calls import decode_output
+from dara.evaluation.bfcl_calls import decode_calls, decode_output
 from dara.evaluation.bfcl_checkers import CHECKER_VERSION, SingleTurnChecker, Tools
 from dara.evaluation.bfcl_groups import CATEGORIES, GROUPS, NAMED_GROUPS, categories_of, grouped
 from dara.evaluation.isolation import Fork
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from dara.config import Benchmark
 
-SCORER = {"bfcl-eval": CHECKER_VERSION, "scorer": 2}
-"""What scores; `scorer` changes whenever this code gives other scores (1: date checks of the travel tools failed)."""
+SCORER = {"bfcl-eval": CHECKER_VERSION}
 FACTORY = "dara.evaluation.bfcl_v4_score:make_scorer"
 # Shares of outputs: format, think_length. Per case: the others; think_words is empty where no output has a think block.
 COLUMNS = (
@@ -45,7 +44,8 @@ def scorer_settings(benchmark: Benchmark) -> dict[str, Any]:
 def scorer_item(response: Response, case: Case) -> dict[str, Any]:
     """What the scorer needs of a response and its case."""
     turns = None if response.turns is None else [list(turn) for turn in response.turns]
-    return {"outputs": response.outputs, "turns": turns, "stopped": response.stopped is not None, **case.gold}
+    overflow = response.stopped == "context_overflow"
+    return {"outputs": response.outputs, "turns": turns, "overflow": overflow, **case.gold}
 
 
 def make_scorer(think_limit: float, seconds: float) -> Any:
@@ -57,15 +57,15 @@ def make_scorer(think_limit: float, seconds: float) -> Any:
     check_calls, tools = SingleTurnChecker(), Tools()
 
     def score(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        outputs = [assistant_turn(output) for output in item["outputs"]]
+        # bfcl-eval keeps an error in place of a case that ran out of context: it has no format and no thought.
+        outputs = [] if item["overflow"] else [assistant_turn(output) for output in item["outputs"]]
         yield {"format": evaluation_format(outputs), **_thought(outputs, think_limit)}
         dialogue = "entry" in item
-        turns = item["turns"] if dialogue else [outputs[:1]]
-        steps = [[decode_output(step) for step in turn] for turn in turns or []]
-        # Where there was no room for a first output, nothing was said that could not be read.
-        said = [calls for turn in steps for calls in turn] if dialogue or not item["stopped"] else []
+        turns, decode = (item["turns"], decode_output) if dialogue else ([outputs], decode_calls)
+        steps = [[decode(step) for step in turn] for turn in turns or []]
+        said = [calls for turn in steps for calls in turn]
         yield {"decode_error": int(bool(said) and all(calls is None for calls in said))}
-        if item["stopped"]:
+        if item["overflow"]:
             yield {"accuracy": 0}
         elif dialogue:
             made = [[calls for calls in turn if calls] for turn in steps]  # a step without a call ends a turn
@@ -101,7 +101,7 @@ def _preflight(score: Any) -> None:
     known scores."""
     for outputs, item, expected in [*_known_calls(), *_known_dialogues()]:
         scores: dict[str, Any] = {}
-        for part in score({"outputs": outputs, "stopped": False, **item}):
+        for part in score({"outputs": outputs, "overflow": False, **item}):
             scores |= part
         if (scores["accuracy"], scores["format"], scores["decode_error"]) != expected:
             raise RuntimeError(

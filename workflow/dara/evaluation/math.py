@@ -2,8 +2,8 @@
 
 `strict` is the string comparison of the correctness reward, `strict_or_numeric` the paper's Acc (strict, or the same
 number), `math_verify` the verdict of math-verify 0.9.0. No grader stands alone: each accepts answers that another
-refuses. A truncated response is wrong; it exceeds when it has more tokens than the limit, and is `joint` when right
-within it.
+refuses. The text decides, truncated or not, as in the authors' code. A response exceeds when it has more tokens than
+the limit, and is `joint` when right within it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def prompt(case: Case) -> str | list[dict[str, str]]:
     """The complete text that a laptop model continues, or the one user message that a chat model is asked."""
     if "prompt" in case.question:
         return case.question["prompt"]
-    return [{"role": "user", "content": math_sets.question(case.question["problem"])}]
+    return [{"role": "user", "content": math_sets.question(case.question["problem"].strip())}]
 
 
 def make_scorer() -> Any:
@@ -168,7 +168,7 @@ def score_row(response: Response, scores: Mapping[str, int], length_limit: int |
     """
     if length_limit is None:
         raise ValueError("benchmark.length_limit is missing; the math benchmark needs it, in tokens with the end token")
-    grades = {grade: int(response.finished) * scores.get(grade, 0) for grade in GRADES}
+    grades = {grade: scores.get(grade, 0) for grade in GRADES}
     exceed = int(response.n_tokens > length_limit)
     joint = int(grades["strict_or_numeric"] and not exceed)
     return {**grades, "exceed": exceed, "joint": joint, "truncated": int(not response.finished)}

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 INSTRUCTION = r"Please reason step by step, and put your final answer within \boxed{}."
-VERSION = 1
-"""Changes whenever the same rows would give other questions, answers or prompts."""
+VERSION = 2
+"""Changes whenever the same rows would give other questions, answers or prompts (2: a prompt has the problem without
+blanks around it)."""
 LAYERS = 3
 DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 

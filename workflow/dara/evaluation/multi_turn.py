@@ -93,7 +93,8 @@ def dialogue(
 def _call_text(call: dict[str, Any]) -> str:
     """A call as the history shows it: `name(parameter=value, ...)`."""
     ((name, parameters),) = call.items()
-    return encodable(f"{name}({', '.join(f'{key}={value!r}' for key, value in parameters.items())})")
+    given = ["..."] if parameters is None else [f"{key}={value!r}" for key, value in parameters.items()]
+    return encodable(f"{name}({', '.join(given)})")
 
 
 def encodable(text: str) -> str:

@@ -4,8 +4,8 @@ A benchmark is a module with these names:
 * case_files, load_cases and prompt: its cases, and what a model is asked first; VERSIONS, where code makes the prompts
   of those files: what makes them;
 * programs and tools_identity, where a case asks for several outputs: what it asks for, and what executes its tools;
-* FACTORY (of its scorer, see `sandbox`), SCORER (the graders and their versions), COLUMNS, score_row and summarise; and
-  where they differ from the usual, scorer_item and scorer_settings.
+* FACTORY (of its scorer, see `sandbox`), COLUMNS, score_row and summarise; where others' graders score, SCORER (their
+  versions; `scorers` has the scorer's own); and where they differ from the usual, scorer_item and scorer_settings.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from dara.evaluation.isolation import MEMORY_BYTES
 from dara.evaluation.progress import Progress
 from dara.evaluation.records import Case, Metric, Row, read_responses, select_cases, sha256_of
 from dara.evaluation.sandbox import Outcome, ScorerSpec
+from dara.evaluation.scorers import SCORERS, is_recorded, scored_by, scorer_path
 from dara.evaluation.scoring import Journal, ScoringPool, cores
 from dara.files import read_text, sha256, write_atomically
 
@@ -40,8 +41,6 @@ BENCHMARKS: dict[str, ModuleType] = {
     "toolrl_validation": validation_tools,
     "deepscaler_validation": validation_math,
 }
-# Their scores are kept in git, and are older than the record of what scored them; none is written for them.
-UNRECORDED = ("laptop_tools", "laptop_math")
 
 
 def responses_path(out_dir: Path, step: int, benchmark: str) -> Path:
@@ -59,9 +58,10 @@ def identity_path(out_dir: Path, benchmark: str) -> Path:
     return out_dir / f"{benchmark}.identity.json"
 
 
-def scorer_path(out_dir: Path, benchmark: str) -> Path:
-    """What scored the responses below `out_dir`; written when all of them are scored."""
-    return out_dir / f"{benchmark}.scorer.json"
+def copy_responses(source: Path, out_dir: Path, benchmark: str) -> None:
+    """Copy the responses below `source`, and their identity, to `out_dir`."""
+    for path in [*source.glob(f"step_*/{benchmark}.jsonl.gz"), identity_path(source, benchmark)]:
+        write_atomically(out_dir / path.relative_to(source), path.read_bytes())
 
 
 def score_checkpoints(
@@ -71,7 +71,7 @@ def score_checkpoints(
 
     The columns are the benchmark module's COLUMNS. `outcome` is `timeout` where the scorer did not end in time (or ran
     out of memory) twice, and then what it had not scored by then counts as wrong. A killed process goes on with what
-    is scored, response by response. Last, `<out_dir>/<benchmark>.scorer.json` says what scored them (UNRECORDED: none).
+    is scored, response by response. Last, `<out_dir>/<benchmark>.scorer.json` says what scored them (`is_recorded`).
 
     Args:
         workers: processes that score at once; None: as many as there are cores.
@@ -91,7 +91,7 @@ def score_checkpoints(
         for position, step in enumerate(sorted(steps), 1):
             label = f"{out_dir.name}, {benchmark.name}: scoring step {step} ({position} of {len(steps)})"
             _score_step(out_dir, step, benchmark, cases, pool, scorer, label)
-    if steps and benchmark.name not in UNRECORDED:
+    if steps and is_recorded(benchmark.name):
         text = json.dumps(scorer, indent=2, sort_keys=True) + "\n"
         write_atomically(scorer_path(out_dir, benchmark.name), text.encode())
     for step in steps:
@@ -109,7 +109,7 @@ def _scorer(benchmark: Benchmark, spec: ScorerSpec, pool: ScoringPool) -> dict[s
     return {
         "schema": 2,  # since 2 `seconds` are of processor time
         "benchmark": benchmark.name,
-        "scorer": BENCHMARKS[benchmark.name].SCORER,
+        "scorer": {**getattr(BENCHMARKS[benchmark.name], "SCORER", {}), "scorer": SCORERS[benchmark.name]},
         "settings": spec.settings,
         "seconds": spec.seconds,
         "memory_bytes": MEMORY_BYTES,
@@ -165,7 +165,7 @@ def check_scorers(directories: Mapping[str, Path], benchmark: str) -> None:
     Raises:
         ValueError: they are not, or it is not recorded what made them.
     """
-    if benchmark in UNRECORDED:
+    if not is_recorded(benchmark):
         return
     first: tuple[str, dict[str, Any]] | None = None
     for name, directory in sorted(directories.items()):
@@ -180,6 +180,16 @@ def check_scorers(directories: Mapping[str, Path], benchmark: str) -> None:
                 f"{path}: {name} was scored with another {', '.join(unlike)} than {first[0]}; scores are compared only "
                 "when they were made alike, so score one of them again"
             )
+
+
+def check_version(directory: Path, benchmark: str) -> None:
+    """ValueError where an older rule made the scores below `directory`."""
+    made, now = scored_by(directory, benchmark), SCORERS[benchmark]
+    if made != now:
+        raise ValueError(
+            f"{scorer_path(directory, benchmark)}: version {made} of the scorer made these scores, now it is {now}; "
+            "the workflow's rule `score` scores the responses again"
+        )
 
 
 def read_scores(path: Path, benchmark: str) -> pd.DataFrame:

@@ -13,7 +13,6 @@ from dara.evaluation.records import Case, read_jsonl
 FOLDER = "validation"
 """Where a prepared data set keeps these rows."""
 VERSIONS = {"validation": 1}
-SCORER = {"dara.rewards": "1"}
 
 
 def case_files(benchmark: str, cases_dir: Path) -> list[Path]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dara.evaluation.records import Metric, Response, plain_metric
-from dara.evaluation.validation import SCORER, VERSIONS, case_files, check_known, load_cases, prompt
+from dara.evaluation.validation import VERSIONS, case_files, check_known, load_cases, prompt
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 __all__ = [
     "COLUMNS",
     "FACTORY",
-    "SCORER",
     "VERSIONS",
     "case_files",
     "load_cases",

@@ -31,10 +31,13 @@ _AFTER_UNITS = (("\\%", ""), (" .", " 0."), ("{.", "{0."))
 
 # Possessive, because a text of a million braces must not be tried again from each of them.
 _SHALLOW_BOX = re.compile(r"\\boxed\{((?:[^{}]++|\{[^{}]*+\})*+)\}")
-_UNIT = re.compile(r"\\(?:text|mathrm)\{[^{}]*\}")
+_UNIT = re.compile(r"\\(?:text|mathrm|mbox|rm|textrm)\s*+\{[^{}]*+\}")
+# Removed in this order, as in the paper's grader: what "\%" and "^{\circ}" leave behind is no part of a number.
+_NUMBER_NOISE = ("\\!", "\\,", "\\ ", "\\;", "\\:", "~", "$", ",", "%", "^\\circ", "\\circ", "\\%", "\\left", "\\right")
+_EXPONENT = r"\s*+\{?\s*+([+-]?[0-9]+)\s*+\}?"
+_TIMES_POWER = re.compile(r"\\(?:times|cdot|ast)\s*+10\s*+\^" + _EXPONENT)
+_POWER = re.compile(r"10\^" + _EXPONENT)
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-# "%" goes, "\%" does not: the backslash that stays behind makes "5\%" no number, as in the paper's grader.
-_NUMBER_NOISE = (",", " ", "$", "%", "^{\\circ}", "^\\circ", "°", "\\left", "\\right")
 
 
 def math_correctness(response: str, reference: str) -> float:
@@ -142,10 +145,10 @@ def _with_braced_fractions(answer: str) -> str:
 def numeric_equal(response: str, reference: str) -> bool:
     r"""Are the response's last boxed answer and the reference the same plain number, exactly, as floats?
 
-    The evaluation's second chance for an answer that `math_correctness` refuses: `0.10` for `0.1`, `1,000` for
-    `1000`, `10^{11}` for `1e11`. Fractions and roots are no plain numbers. The box may hold one level of braces; a
-    deeper box is passed over. Numbers beyond the range of a float equal nothing. ValueError if the reference is no
-    text or blank.
+    The evaluation's second chance for an answer that `math_correctness` refuses: `0.10` for `0.1`, `5 \, \text{cm}` for
+    `5`, `7.5 \times 10^7` for `75000000`. Fractions and roots are no plain numbers. The box may hold one level of
+    braces; a deeper box is passed over. Numbers beyond the range of a float equal nothing. ValueError if the reference
+    is no text or blank.
     """
     check_reference(reference)
     answer = None
@@ -159,15 +162,12 @@ def numeric_equal(response: str, reference: str) -> bool:
 
 def _plain_number(text: str) -> float | None:
     """The number that the text is once units, separators and dollar signs are gone; None if it is none."""
-    text = _UNIT.sub("", text)
+    text = _UNIT.sub("", text.strip())
     for noise in _NUMBER_NOISE:
         text = text.replace(noise, "")
-    text = text.strip().removesuffix(".")
-    mantissa, power, exponent = text.partition("\\times10^{")
-    if not power and text.startswith("10^{"):
-        mantissa, power, exponent = "1", "10^{", text[len("10^{") :]
-    if power and exponent.endswith("}"):
-        text = f"{mantissa}e{exponent[:-1]}"
+    text = "".join(_TIMES_POWER.sub(r"e\1", text).split()).rstrip(".")
+    power = _POWER.fullmatch(text)
+    text = f"1e{power[1]}" if power else text
     if not _NUMBER.fullmatch(text):
         return None
     value = float(text)

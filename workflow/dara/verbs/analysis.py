@@ -42,7 +42,7 @@ def cache(arguments: argparse.Namespace) -> None:
     flow = _workflow(arguments)
     kept = 0
     for name in flow.evaluated:
-        run = flow.paths.run(name) if name in flow.plan.runs else None
+        run = flow.run_directory(name) if name in flow.plan.runs else None
         scores, benchmarks = flow.paths.scores(name), flow.benchmarks_of(name)
         scored = all((scores / f"{benchmark.name}.scored.json").is_file() for benchmark in benchmarks)
         if scored and (run is None or (run / "manifest.json").is_file()):

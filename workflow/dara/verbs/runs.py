@@ -137,11 +137,13 @@ def _evaluate_model(arguments: argparse.Namespace) -> None:
 def score(arguments: argparse.Namespace) -> None:
     """Score the responses below a directory, and write the checksums of the score files."""
     from dara.config import Benchmark
-    from dara.evaluation.score import identity_path, score_checkpoints, scores_path
+    from dara.evaluation.score import copy_responses, identity_path, score_checkpoints, scores_path
     from dara.files import sha256, write_atomically
 
     benchmark, out = _parsed(Benchmark, arguments.benchmark, "--benchmark"), arguments.out
     with directory_lock(out / f".{benchmark.name}.lock", seconds=HANDOVER_SECONDS):
+        if arguments.responses is not None and arguments.responses.resolve() != out.resolve():
+            copy_responses(arguments.responses, out, benchmark.name)
         identity = read_json(identity_path(out, benchmark.name))
         steps = [int(step) for step in identity["checkpoints"]]
         cases = cases_directory(benchmark.name, arguments.data)
