@@ -13,8 +13,7 @@ from dara.dag import Workflow
 from dara.files import read_text
 from dara.loading import ConfigurationError, merge, read_yaml
 from dara.runs import canonical_json
-
-ROOT = Path(__file__).parents[1]
+from project import ROOT
 
 
 def workflow(root: Path, results: Path, reuse: str) -> Workflow:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-ENVS = Path(__file__).parents[1] / "envs"
+from project import ROOT
+
+ENVS = ROOT / "envs"
 
 
 @pytest.mark.parametrize("file", sorted(ENVS.glob("*.txt")), ids=lambda path: path.name)
