@@ -1,11 +1,33 @@
-"""Options of the test suite."""
+"""Options of the test suite, and surroundings in which nothing is the user's."""
 
 import json
+import os
+import re
+import tempfile
 from pathlib import Path
 
 import pytest
 
-REAL_ROWS = Path(__file__).parents[1].parent / "shared" / "data"
+CLONE = Path(__file__).parents[1]
+REAL_ROWS = CLONE.parent / "shared" / "data"
+OF_THE_USER = re.compile("DARA_|GIT_|HF_|HUGGING|MATPLOTLIB|MPL|SLURM_|SNAKEMAKE_|TRANSFORMERS_|WANDB_")
+"""How variables begin that settings of the user's are in: of this project, and of what it calls."""
+
+
+def pytest_sessionstart(session):
+    """Be in an empty directory, without settings, caches and profiles of the user's, before a test module is imported.
+
+    Relative paths, such as results/ and .scratch, are then not those of the clone.
+    """
+    home = tempfile.TemporaryDirectory(prefix="dara-home-")
+    session.config.add_cleanup(home.cleanup)
+    for name in filter(OF_THE_USER.match, [*os.environ]):
+        del os.environ[name]
+    absent = {name: f"{home.name}/{name}" for name in ("XDG_CONFIG_HOME", "XDG_CONFIG_DIRS", "HF_HOME")}
+    git = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    # Servers of tests are on this machine. Processes that tests start have this package, wherever they are.
+    os.environ.update(absent | git | {"no_proxy": "*", "NO_PROXY": "*", "PYTHONPATH": str(CLONE / "workflow")})
+    os.chdir(home.name)
 
 
 def pytest_addoption(parser):

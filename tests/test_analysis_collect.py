@@ -7,7 +7,6 @@ import hashlib
 import json
 import logging
 import time
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -23,8 +22,9 @@ from dara.evaluation.records import Metric
 from dara.methods import load_method
 from dara.runs import base_id, run_id, spec_sha256
 from dara.training.metrics import ENGINE_METRICS, step_metrics
+from project import ROOT
 
-CACHED = Path(__file__).parents[1] / "results" / "cached"
+CACHED = ROOT / "results" / "cached"
 REWARDS = ("correctness", "length")
 STEPS, GROUPS, SIZE = 32, 4, 4
 THRESHOLDS = {"main": {"length": [0.9, 0.5]}, "second": {"length": [0.5], "correctness": [0.25]}}

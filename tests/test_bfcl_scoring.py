@@ -5,7 +5,6 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -23,8 +22,9 @@ from dara.evaluation.bfcl_groups import (
 )
 from dara.evaluation.records import Case, Response, plain_metric
 from dara.evaluation.sandbox import Sandbox, ScorerSpec
+from project import ROOT
 
-PUBLISHED = Path(__file__).parent.parent / "results" / "published" / "data"
+PUBLISHED = ROOT / "results" / "published" / "data"
 
 
 def turn(*calls: dict[str, Any] | str, think: str = "t") -> str:

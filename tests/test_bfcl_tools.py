@@ -20,8 +20,8 @@ from dara.evaluation.oracle import parse_call, tool_parameters, turn
 from dara.evaluation.records import Case, Response
 from dara.evaluation.sandbox import Sandbox, SandboxError, ScorerSpec
 from dara.evaluation.scoring import ScoringPool, cores
+from project import ROOT
 
-ROOT = Path(__file__).parent.parent
 DIALOGUES = [case for case in real_cases(None) if is_multi_turn(case.category)]
 
 Calls = list[dict[str, Any]]

@@ -28,10 +28,10 @@ from dara.evaluation.records import Metric, Response, read_responses
 from dara.evaluation.score import identity_path, responses_path, scorer_path
 from dara.evaluation.standalone import _remarks, evaluate_model, model_directory, paper_settings, scores_table
 from evaluation_fakes import write_checkpoints
+from project import ROOT
 
 SAID = "<think> I cannot. </think>\n<response> No. </response>"
 CASES = 14
-ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,7 @@ from dara.files import read_text
 from dara.loading import ConfigurationError, merge, read_yaml
 from dara.planning import cost
 from dara.runs import canonical_json
-
-ROOT = Path(__file__).parents[1]
+from project import ROOT
 
 
 def workflow(root: Path, results: Path, reuse: str) -> Workflow:

@@ -29,8 +29,8 @@ from dara.training.openrlhf import checkpoints as openrlhf_checkpoints
 from dara.training.openrlhf.engine import keep_end
 from dara.training.run_files import last_resumable
 from evaluation_fakes import FakeSampler, benchmark, write_cases, write_checkpoints
+from project import ROOT
 
-ROOT = Path(__file__).parents[1]
 RESUME = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
 DAY = 86400.0
 

@@ -9,8 +9,7 @@ import pytest
 from dara.dag import Workflow
 from dara.loading import ConfigurationError, merge, read_yaml
 from dara.preflight import check_available, check_environments, check_hardware, check_trackers
-
-ROOT = Path(__file__).parents[1]
+from project import ROOT
 
 
 def flow(preset: str, **changes) -> Workflow:

@@ -12,8 +12,8 @@ import pytest
 from dara.analysis.figures import FIGURES
 from dara.analysis.modules import Modules
 from dara.analysis.tables import TABLES
+from project import ROOT
 
-ROOT = Path(__file__).parents[1]
 HEAVY = ("torch", "transformers", "scipy.stats", "scipy.special", "matplotlib", "matplotlib.pyplot")
 
 

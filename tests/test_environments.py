@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-ENVS = Path(__file__).parents[1] / "envs"
-sys.path.insert(0, str(ENVS))
-import create  # noqa: E402
-import lock  # noqa: E402
+import create
+import lock
+from project import ROOT
 
+ENVS = ROOT / "envs"
 LISTS = sorted(ENVS.glob("*.txt"))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -26,10 +25,11 @@ from dara.analysis.published import read_published
 from dara.analysis.view_published import PublishedView
 from dara.analysis.view_runs import RunsView
 from dara.config import Experiment
+from project import ROOT
 from scored_frames import bfcl_v4, scored, toolrl_validation
 from synthetic import COMPARED, METHODS, experiment, simulate
 
-PUBLISHED = Path(__file__).parents[1] / "results" / "published" / "data"
+PUBLISHED = ROOT / "results" / "published" / "data"
 MODULES = {
     "overview": overview,
     "activity_curve": activity_curve,

@@ -23,6 +23,7 @@ from dara.data.pins import model_sums, read_pin
 from dara.data.rows import read_rows
 from dara.specs import HubModel
 from hub_fakes import COMMIT, pin, write_lock
+from project import ROOT
 
 CONTENT = b'{"problem": "1+1", "answer": "2"}\n'
 SUM = hashlib.sha256(CONTENT).hexdigest()
@@ -311,7 +312,7 @@ def test_formats_of_rows(tmp_path):
 
 
 def test_the_pins_in_git():
-    path = Path(__file__).parents[1] / "config" / "data.lock.yaml"
+    path = ROOT / "config" / "data.lock.yaml"
     pins = {name: read_pin(path, name) for name in yaml.safe_load(path.read_text())["datasets"]}
     assert {name: one.rows for name, one in pins.items()} == {
         "toolrl_train": 3920, "toolrl_validation": 80, "deepscaler": 40315,

@@ -1,7 +1,6 @@
 """A user's own method: loading, parameters, state, and the contract check."""
 
 import textwrap
-from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +8,7 @@ import torch
 from dara.methods import Aggregate, available_methods, load_method, source_file
 from dara.methods.contract import check_method
 from dara.methods.method import Method
+from project import ROOT
 
 REWARDS = torch.tensor([[[1, 0], [0, 0]], [[1, 1], [0, 0]]], dtype=torch.float64)
 
@@ -22,7 +22,7 @@ def own(function, **params):
 
 
 # The worked example of the documentation, as a reader would copy it.
-PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
+PAGE = ROOT / "docs" / "methods.md"
 WORKED_EXAMPLE = PAGE.read_text(encoding="utf-8").split("## Your own")[1].split("```python\n")[1].split("```")[0]
 
 STATEFUL = """

@@ -17,8 +17,8 @@ from dara.config import Resources
 from dara.loading import load_preset
 from dara.runs import plan_runs
 from dara.training.openrlhf.command import PROGRAM, command_line, shell_text
+from project import CLONE, ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 GOLDEN = Path(__file__).parent / "golden" / "openrlhf"
 SMALL, LARGE = "qwen2.5-1.5b-instruct", "qwen2.5-3b-instruct"
 R1_SMALL, R1_LARGE = "deepseek-r1-distill-qwen-1.5b", "deepseek-r1-distill-qwen-7b"
@@ -298,7 +298,7 @@ def openrlhf_parser():
     """OpenRLHF's own command line: the block at the end of train_ppo_ray.py, without the training and heavy imports."""
     found = importlib.util.find_spec("openrlhf")
     package = (
-        Path(found.origin).parent if found else next(ROOT.glob(".venv-openrlhf/lib/python3*/site-packages/openrlhf"))
+        Path(found.origin).parent if found else next(CLONE.glob(".venv-openrlhf/lib/python3*/site-packages/openrlhf"))
     )
     tree = ast.parse((package / "cli" / "train_ppo_ray.py").read_text(encoding="utf-8"))
     imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) and _light(node)]

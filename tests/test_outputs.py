@@ -10,8 +10,7 @@ from dara.analysis.figures import FIGURES
 from dara.analysis.tables import TABLES
 from dara.loading import ConfigurationError, load_preset
 from dara.outputs import NEEDS, Outputs
-
-ROOT = Path(__file__).parents[1]
+from project import ROOT
 
 
 def outputs(preset: str) -> Outputs:

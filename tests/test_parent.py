@@ -12,6 +12,7 @@ import pytest
 
 import dara
 from dara import parent
+from project import ROOT
 
 PACKAGE = Path(dara.__file__).parents[1]
 SECONDS = 30  # deadline of what takes about two
@@ -121,7 +122,8 @@ def test_a_finished_process_is_not_alive():
 
 
 JOB = (
-    "import sys; from dara.cli import main; sys.argv = ['dara', 'check-config']; main(); import signal; signal.pause()"
+    f"import sys; from dara.cli import main; sys.argv = ['dara', '--root', {str(ROOT)!r}, 'check-config']; main(); "
+    "import signal; signal.pause()"
 )
 
 

@@ -11,8 +11,7 @@ from dara.config import Resources
 from dara.dag import Workflow
 from dara.loading import ConfigurationError, load_preset
 from dara.planning import HEADERS, Cost, cost, plan, set_resources, text_table
-
-ROOT = Path(__file__).resolve().parents[1]
+from project import ROOT
 
 
 @pytest.fixture
@@ -151,14 +150,16 @@ def test_a_rule_that_is_not_there_is_an_error(workflow, tmp_path):
 def test_the_command_takes_profiles_and_reuse_from_anywhere(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     site = profile(tmp_path, "set-resources: {train: {runtime: 600}}")
-    main(["plan", "three_rewards", "--preset", "paper", "--profile", "slurm", "--workflow-profile", site.name])
-    shown = capsys.readouterr().out
-    assert shown.splitlines()[3].split()[7] == str(12 * 4 * 10)
-    assert f"those of config/, set-resources of slurm, set-resources of {site}." in shown
-    main(["plan", "--preset", "laptop"])
-    assert capsys.readouterr().out.splitlines()[-7].split()[-8:-5] == ["24", "0", "0"]
-    main(["plan", "--preset", "laptop", "--reuse", "none"])
-    assert capsys.readouterr().out.splitlines()[-7].split()[-8:-4] == ["0", "0", "24", "26"]
+
+    def planned(*words):
+        main(["--root", str(ROOT), "plan", *words])
+        return capsys.readouterr().out.splitlines()
+
+    shown = planned("three_rewards", "--preset", "paper", "--profile", "slurm", "--workflow-profile", site.name)
+    assert shown[3].split()[7] == str(12 * 4 * 10)
+    assert f"those of config/, set-resources of slurm, set-resources of {site}." in "\n".join(shown)
+    assert planned("--preset", "laptop")[-7].split()[-8:-5] == ["24", "0", "0"]
+    assert planned("--preset", "laptop", "--reuse", "none")[-7].split()[-8:-4] == ["0", "0", "24", "26"]
 
 
 def test_a_profile_that_is_not_there_is_named(tmp_path):

@@ -14,9 +14,9 @@ import pytest
 import snakemake_executor_plugin_slurm as slurm
 import yaml
 
+from project import ROOT
 from test_workflow import counts, environment
 
-ROOT = Path(__file__).parents[1]
 PROFILE = yaml.safe_load((ROOT / "profiles/slurm/config.yaml").read_text())
 SITE = yaml.safe_load((ROOT / "profiles/slurm/site.example.yaml").read_text())
 

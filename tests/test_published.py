@@ -13,8 +13,8 @@ import pytest
 from dara.analysis import first_crossing
 from dara.analysis.published import COLUMNS, KEY, PublishedError, read_published, read_published_file
 from dara.analysis.view_runs import curve_over_runs
+from project import ROOT
 
-ROOT = Path(__file__).parents[1]
 DATA = ROOT / "results/published/data"
 SMALL, LARGE = "Qwen2.5-1.5B-Instruct", "Qwen2.5-3B-Instruct"
 R1_SMALL, QWEN3, R1_LARGE = "DeepSeek-R1-Distill-Qwen-1.5B", "Qwen3-4B-Instruct-2507", "DeepSeek-R1-Distill-Qwen-7B"

@@ -5,7 +5,6 @@ import json
 import math
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -33,9 +32,9 @@ from dara.report.verdicts import (
     overall,
 )
 from dara.runs import spec_sha256
+from project import ROOT
 from synthetic import METHODS, simulate
 
-ROOT = Path(__file__).parents[1]
 GOOD, BAD, OPEN = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.NOT_TESTED
 
 

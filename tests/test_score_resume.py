@@ -35,8 +35,8 @@ from dara.evaluation.score import (
 )
 from dara.evaluation.scoring import Journal, ScoringPool
 from evaluation_fakes import benchmark, write_cases
+from project import ROOT
 
-ROOT = Path(__file__).parent.parent
 JOURNAL = ".laptop_tools.scores.partial"
 
 

@@ -50,8 +50,6 @@ def cluster(tmp_path_factory, request) -> Iterator[SlurmCluster]:
 def ready_clone(directory: Path) -> Path:
     """A copy of the repository for this cluster: as a user's clone, with the site file."""
     clone = copy_repository(directory)
-    if not (clone / "slurm").exists():
-        (clone / "slurm").symlink_to("profiles/slurm")
     (clone / "profiles/slurm/site.yaml").write_text(SITE)
     return clone
 

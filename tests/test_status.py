@@ -21,8 +21,7 @@ from dara.status import (
     slurm_said,
     status,
 )
-
-ROOT = Path(__file__).parents[1]
+from project import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -17,6 +16,7 @@ from dara.analysis.tables.final_scores import last_common_step
 from dara.analysis.tables.render import escape_latex, latex
 from dara.analysis.view_published import PublishedView
 from dara.loading import load_published, read_methods
+from project import ROOT
 from synthetic import experiment, simulate, view
 
 PAIR = ("gdpo", "dara_sym")
@@ -301,9 +301,8 @@ def test_numbers_in_cells():
 
 def test_the_median_curve_crosses_where_the_paper_says():
     """Published: the median curves of format reach 0.8 at step 34 (GRPO), 19 (GDPO), 15 (DARA-Sym), 14 (DARA-Asym)."""
-    root = Path(__file__).parents[1]
-    published = read_published(root / "results/published/data")
-    theirs = PublishedView(published, load_published(root)["tool_main"], read_methods(root))
+    published = read_published(ROOT / "results/published/data")
+    theirs = PublishedView(published, load_published(ROOT)["tool_main"], read_methods(ROOT))
     frame = TABLES["crossings"].build(theirs).frame
     found = frame[frame["median_curve"].notna()].set_index("method")["median_curve"].to_dict()
     assert found == {"grpo": 34, "gdpo": 19, "dara_sym": 15, "dara_asym": 14}

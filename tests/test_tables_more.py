@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 
@@ -27,9 +26,9 @@ from dara.analysis.view_published import PublishedView
 from dara.analysis.view_runs import RunsView
 from dara.config import Experiment, MethodEntry
 from dara.loading import load_preset, read_methods
+from project import ROOT
 from synthetic import METHODS, experiment, simulate
 
-ROOT = Path(__file__).parents[1]
 SIX = ("grpo", "gdpo", "dvao", "gd2po_hard", "dara_asym", "dara_sym")
 STATIC = {name: MethodEntry(label=label, color="#000000") for name, label in
           (("static_asym", "Static-Asym"), ("static_sym", "Static-Sym"))}  # fmt: skip

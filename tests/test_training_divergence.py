@@ -1,13 +1,13 @@
 import gzip
 import json
-from pathlib import Path
 
 import pytest
 
 from dara.rewards import reward_ranges
 from dara.training.divergence import Divergence, collapsed, divergence, diverging, exploded, not_finite
+from project import ROOT
 
-CACHED = sorted((Path(__file__).parents[1] / "results/cached").glob("*/metrics.jsonl.gz"))
+CACHED = sorted((ROOT / "results/cached").glob("*/metrics.jsonl.gz"))
 RANGES = {"correctness": (-3.0, 3.0), "format": (0.0, 1.0)}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,9 +18,9 @@ from dara.analysis.tables import TABLES, render_table
 from dara.analysis.view import CURVE, Mark, Setting
 from dara.analysis.view_published import PublishedView
 from dara.loading import ConfigurationError, load_published, read_methods
+from project import ROOT
 from synthetic import METHODS, experiment, simulate, view
 
-ROOT = Path(__file__).parents[1]
 EXPERIMENTS = load_published(ROOT)
 SMALL, LARGE = Setting("Qwen2.5-1.5B-Instruct", 4), Setting("Qwen2.5-3B-Instruct", 4)
 R1_LARGE, QWEN3 = Setting("DeepSeek-R1-Distill-Qwen-7B", 16), Setting("Qwen3-4B-Instruct-2507", 16)

@@ -12,22 +12,15 @@ from pathlib import Path
 import pytest
 
 from dara.locking import directory_lock
+from project import ROOT
 
-ROOT = Path(__file__).parents[1]
 SMOKE = ["--profile", "profiles/local", "--configfile", "config/presets/smoke.yaml"]
 pytestmark = pytest.mark.slow
 
 
 def copy_repository(to: Path) -> Path:
-    """The files that a clone would have, with what is not committed yet."""
-    names = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout.split("\n")
-    for name in filter(None, names):
-        if (ROOT / name).is_file():
-            (to / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, to / name)
-    return to
+    """The files that a clone would have, with new code that is not committed yet."""
+    return shutil.copytree(ROOT, to, symlinks=True, dirs_exist_ok=True)
 
 
 def environment() -> dict[str, str]:
