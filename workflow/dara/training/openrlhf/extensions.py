@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def build_directory() -> Path:
-    """TORCH_EXTENSIONS_DIR of a run's processes: code built for another Python or torch in the same place does not load."""
+    """TORCH_EXTENSIONS_DIR of a run's processes; what was built for another Python or torch does not load."""
     environment = hashlib.sha256(f"{sys.prefix} {sys.version} {version('torch')}".encode()).hexdigest()[:8]
     return Path.home() / ".cache" / "dara" / "torch_extensions" / f"{socket.gethostname()}-{environment}"
 
