@@ -26,6 +26,7 @@ with user_errors():
     if workflow.is_main_process:
         check_method_parameters(FLOW.configuration)
         if runs_jobs(sys.argv[1:]):
+            FLOW.make_directories()
             check_hardware(FLOW)
             check_trackers(FLOW)
             check_environments(FLOW)
