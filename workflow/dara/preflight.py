@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dara.config import Configuration
 from dara.loading import ConfigurationError, read_yaml
 from dara.specs import PUBLISHED_BENCHMARKS, HubData, HubModel
+from dara.system import sentence
 
 if TYPE_CHECKING:
     from dara.dag import Workflow
@@ -115,9 +116,9 @@ def python_of(environment: Path) -> Path:
 
 @contextlib.contextmanager
 def user_errors() -> Iterator[None]:
-    """Turn a mistake in the configuration into its sentence alone, without a traceback, and end with exit code 1."""
+    """Turn a mistake in the configuration, or a file that cannot be used, into its sentence and exit code 1."""
     try:
         yield
-    except ConfigurationError as error:
-        sys.stderr.write(f"{error}\n")
+    except (ConfigurationError, OSError) as error:
+        sys.stderr.write(f"{sentence(error) if isinstance(error, OSError) else error}\n")
         raise SystemExit(1) from None
