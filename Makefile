@@ -15,8 +15,8 @@ INSTALL_OPTIONS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 # Jobs that run at once share the machine's memory, and have its GPUs one after the other.
-MEMORY_MB := $(shell $(PYTHON) -c 'import os; print(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 10**6)' 2>/dev/null)
-CREATE = $(PYTHON) envs/create.py --installer $(INSTALLER) --options='$(INSTALL_OPTIONS)'
+MEMORY_MB := $(shell '$(PYTHON)' -c 'import os; print(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 10**6)' 2>/dev/null)
+CREATE = '$(PYTHON)' envs/create.py --installer $(INSTALLER) --options='$(INSTALL_OPTIONS)'
 SNAKEMAKE := $(BIN)/snakemake --profile profiles/local --resources gpu=1 $(if $(MEMORY_MB),mem_mb=$(MEMORY_MB))
 RESULTS := results/$(PRESET)
 REPORT := $(RESULTS)/snakemake_report.html

@@ -478,6 +478,22 @@ def test_results_with_files_of_git_are_not_deleted(told):
     assert (told.paths.root / "kept.csv").is_file()
 
 
+@pytest.mark.parametrize("script", ["echo fatal: detected dubious ownership >&2; exit 128", None])
+def test_results_stay_where_git_does_not_say_what_it_keeps(told, tmp_path, monkeypatch, script):
+    """Another user's clone, or a machine without git: that nothing is kept in git is not known."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "bin").mkdir()
+    if script:
+        (tmp_path / "bin/git").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "bin/git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    why = "fatal: detected dubious ownership" if script else "it is not installed"
+    for dry_run in (True, False):
+        with pytest.raises(ValueError, match=rf"{why}\. Files of results/smoke may be kept in it: nothing is deleted"):
+            clean_results(told, dry_run=dry_run)
+    assert told.paths.root.is_dir()
+
+
 def test_results_on_another_disk_go_with_their_link(told, tmp_path):
     told.paths.root.rename(tmp_path / "disk")
     told.paths.root.symlink_to(tmp_path / "disk")

@@ -125,7 +125,7 @@ def test_a_misspelt_key_names_file_key_and_the_nearest_right_one(root):
         ("experiments/math_main.yaml", "math_summary: side_by_side", "math_summary: side", "side_by_side.math_summary: 'side' is not a module of workflow/dara/analysis/tables/"),
         ("presets/laptop.yaml", "preset: laptop", "preset: desktop", "it must be 'laptop', as the file"),
         ("presets/laptop.yaml", "preset: laptop", "preset: [", "not valid YAML"),
-        ("presets/smoke.yaml", "preset: smoke", "preset: cached", "preset: cached is no name for a preset: results/cached is kept in git"),
+        ("presets/smoke.yaml", "preset: smoke", "preset: cached", "preset: 'cached' cannot be a name: it stands in file names"),
         ("presets/smoke.yaml", "engine: trl", "engine: tlr", "config/presets/smoke.yaml: engine: input should be 'trl' or 'openrlhf' (given: 'tlr')"),
         ("config.yaml", "reuse: matching", "reuse: always", "config/config.yaml: reuse: input should be 'matching', 'only' or 'none'"),
         ("config.yaml", "scratch: .scratch", "", "scratch: missing; this key is required"),
@@ -162,6 +162,13 @@ def test_the_command_line_is_named_where_it_is_wrong():
 def test_a_file_that_is_no_text_is_named(root):
     (root / "config/models.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigurationError, match=r"models\.yaml: not UTF-8 text"):
+        load_all_presets(root)
+
+
+@pytest.mark.parametrize("content", [b"a: \x00", b'a: "\x00"', b"\x00"])
+def test_a_file_with_characters_that_no_yaml_has_is_named(root, content):
+    (root / "config/models.yaml").write_bytes(content)
+    with pytest.raises(ConfigurationError, match=r"models\.yaml: not valid YAML: unacceptable character"):
         load_all_presets(root)
 
 

@@ -8,6 +8,7 @@ import subprocess
 import numpy as np
 import pytest
 
+from dara.git import GitError
 from dara.training import run_files
 from dara.training.run_files import RunRecord
 from training_tiny import tiny_spec
@@ -122,6 +123,36 @@ def test_a_run_is_of_the_code_that_started_it(tmp_path, monkeypatch):
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["git_commit"] == "a" * 40
     assert [(start["from_step"], start["git_commit"][0]) for start in manifest["starts"]] == [(0, "a"), (2, "b")]
+
+
+def test_a_checkpoint_that_somebody_keeps_elsewhere_is_left_as_it_is(tmp_path):
+    """Older ones lose what only resuming needs, and unfinished ones go; through a link neither happens."""
+    work, archive = tmp_path / "work", tmp_path / "archive"
+    for name in ("step_2", "step_4", "checkpoint-3"):
+        (archive / name).mkdir(parents=True)
+        (archive / name / "optimizer.pt").write_text("state")
+        work.mkdir(exist_ok=True)
+        (work / name).symlink_to(archive / name)
+    run_files.remove_unfinished(work)
+    (work / "checkpoint-4").mkdir()
+    run_files.complete_checkpoint(work, work / "checkpoint-4", 4)
+    assert sorted(path.name for path in work.iterdir()) == ["step_2", "step_4"]
+    assert not (work / "step_4").is_symlink()
+    assert len(list(archive.glob("*/optimizer.pt"))) == 3
+
+
+def test_a_git_that_refuses_is_no_missing_commit(tmp_path, monkeypatch, caplog):
+    def refuses(directory):
+        raise GitError("git says nothing about it: dubious ownership")
+
+    write(tmp_path / "work", record(4))
+    monkeypatch.setattr(run_files, "git_commit", refuses)
+    run_files.record_start(tmp_path / "work", 0, ("numpy",))
+    run_files.publish(tmp_path / "out", tmp_path / "work", SPEC, record(4), inputs={})
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    assert manifest["git_commit"] is None
+    assert manifest["git_error"] == "git says nothing about it: dubious ownership"
+    assert "dubious ownership" in caplog.text
 
 
 def test_inputs_may_change_before_the_first_checkpoint_only(tmp_path):

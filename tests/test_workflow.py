@@ -6,11 +6,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
+import venv
 from pathlib import Path
 
 import pytest
 
+from dara.loading import read_yaml
 from dara.locking import directory_lock
 from project import ROOT
 
@@ -269,6 +272,49 @@ def is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+ODD = """it's $HOME; #1 & "2"%"""
+
+
+def test_results_and_scratch_may_have_any_name(tmp_path):
+    """Spaces, quotes and what a shell has a meaning for: from data to a table, with nothing beside its place.
+
+    So may the clone, and the environment that the Python is of.
+    """
+    clone, disk = copy_repository(tmp_path / f"clone {ODD}"), tmp_path / f"disk {ODD}"
+    disk.mkdir()
+    preset = read_yaml(clone / "config/presets/smoke.yaml")
+    del preset["experiments"]["math_main"], preset["tasks"]["math"]
+    preset["experiments"]["tool_main"]["methods"] = ["gdpo"]
+    preset["tasks"]["tool_calling"] |= {"steps": 2, "checkpoint_every": 2}
+    written = ODD.replace("$", "$$")
+    preset |= {"results": f"results {written}", "scratch": f"${{DARA_TEST_DISK}}/scratch {written}"}
+    (clone / "config/presets/smoke.yaml").write_text(json.dumps(preset))
+    edit(clone / "config/models.yaml", "steps: 160", "steps: 2")
+    before = {path.name for path in clone.iterdir()}
+    command = [python_in(disk), "-m", "snakemake", *SMOKE, "--", f"results {ODD}/smoke/tables/runs.md"]
+    done = subprocess.run(
+        command, cwd=clone, env=environment() | {"DARA_TEST_DISK": str(disk)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
+    assert "GDPO" in (clone / f"results {ODD}/smoke/tables/runs.md").read_text()
+    assert len(list((disk / f"scratch {ODD}").glob("*/step_2/model.safetensors"))) == 1
+    assert {path.name for path in clone.iterdir()} - before == {".snakemake", f"results {ODD}"}
+    clean = [sys.executable, "-m", "dara", "--root", str(clone), "clean", "--results", "--preset", "smoke"]
+    search = {"PYTHONPATH": str(clone / "workflow"), "DARA_TEST_DISK": str(disk)}
+    done = subprocess.run(clean, env=environment() | search, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "no workflow made it" not in done.stdout
+    assert list((clone / f"results {ODD}").iterdir()) == []
+
+
+def python_in(directory: Path) -> Path:
+    """A Python below a directory, with the packages of this one."""
+    venv.create(directory / "environment", symlinks=True)
+    packages = directory / "environment/lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    (packages / "all.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return directory / "environment/bin/python"
 
 
 def test_a_second_workflow_gets_a_clear_message(smoke):

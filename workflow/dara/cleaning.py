@@ -9,6 +9,8 @@
 4. Logs that nobody has written to for 30 days; openrlhf.log of a run that is finished among them: `logs`.
 
 A run that trains right now is left alone, and so is work that others share or that nobody is known to own (`owners`).
+`scratch`, `results` and `results/<preset>` may be links to other disks. Any other link is somebody's own: it is deleted
+where the directory in its place would be, and nothing is deleted through it.
 
 Only `clean_results` deletes results: those of one preset, when somebody asks for it.
 """
@@ -16,8 +18,7 @@ Only `clean_results` deletes results: those of one preset, when somebody asks fo
 from __future__ import annotations
 
 import logging
-import shutil
-import subprocess
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
@@ -25,9 +26,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dara import git
 from dara.config import Benchmark, Configuration
 from dara.dag import Workflow
-from dara.files import read_json
+from dara.files import read_json, remove
 from dara.loading import load_all_presets, load_configuration, merge, read_yaml
 from dara.locking import LockedError, directory_lock
 from dara.owners import why_kept
@@ -43,6 +45,11 @@ LOG_DIRECTORIES = ("logs/slurm", ".snakemake/log")
 KEPT_TO_PUBLISH = "trainer_state.json"
 """Says that a finished run can be published again from its checkpoints; so it goes with the first of them."""
 ENGINE_LOG = "openrlhf.log"
+MADE = re.compile(
+    r"configuration\.json|(snakemake_)?report\.html|\..*\.\d+|"
+    "benchmarks|data|figures|inputs|logs|models|runs|scores|tables"
+)
+"""What a workflow makes in `results/<preset>/`, with what a killed process left half-written."""
 RULES = ("resume", "checkpoints", "unplanned", "logs", "results")
 
 Plans = Mapping[str, tuple[Benchmark, ...]]
@@ -73,7 +80,8 @@ def clean(flow: Workflow, *, dry_run: bool) -> str:
 
 def find(flow: Workflow, now: float | None = None) -> list[Removal]:
     """What the rules allow to delete, sorted by path. now: seconds since the epoch, for the age of logs."""
-    planned, now = planned_benchmarks(flow), time.time() if now is None else now
+    presets, now = configurations(flow), time.time() if now is None else now
+    planned = _planned(presets)
     found: list[Removal] = []
     for work in _works(flow):
         if is_held(work / "lock") or why_kept(work, flow.paths.results):
@@ -83,7 +91,9 @@ def find(flow: Workflow, now: float | None = None) -> list[Removal]:
             found += [*_finished(work, manifests, planned.get(work.name, {})), *_old([work / ENGINE_LOG], now)]
         elif work.name not in planned and not is_held(WORKFLOW_LOCK):
             found.append(Removal("unplanned", work, size_of(work)))
-    return [*found, *_old_logs(flow, now)]
+    named = {configuration.preset.preset for configuration in presets}
+    found = [removal for removal in found if not _through_link(removal.path, flow.paths.scratch)]
+    return [*found, *_old_logs(sorted(flow.paths.results / name for name in named), now)]
 
 
 def clean_results(flow: Workflow, *, dry_run: bool) -> str:
@@ -117,7 +127,13 @@ def _check_deletable(flow: Workflow) -> None:
             f"{root} is not what a workflow of preset {flow.configuration.preset.preset} made: it has no "
             "configuration.json of it; nothing is deleted"
         )
-    kept = _tracked(root)
+    same = [path for path in flow.paths.results.iterdir() if path != root and path.is_dir() and path.samefile(root)]
+    if same:
+        raise ValueError(f"{root} and {same[0]} are one directory; nothing is deleted, remove one of the links first")
+    try:
+        kept = git.tracked(root) + (git.tracked(root.parent, root.name) if root.is_symlink() else [])
+    except git.GitError as error:
+        raise ValueError(f"{error}. Files of {root} may be kept in it: nothing is deleted before git answers") from None
     if kept:
         raise ValueError(
             f"{root} holds {len(kept)} files that are kept in git (the first: {kept[0]}); nothing is deleted"
@@ -125,14 +141,6 @@ def _check_deletable(flow: Workflow) -> None:
     running = [path.name for path in root.glob("runs/*") if is_held(flow.paths.scratch / path.name / "lock")]
     if running:
         raise ValueError(f"{running[0]} is training; results are deleted when none of their runs is")
-
-
-def _tracked(directory: Path) -> list[str]:
-    """Files of a directory that are kept in git; none where there is no git."""
-    if shutil.which("git") is None:
-        return []
-    command = ["git", "-C", str(directory), "ls-files", "-z", "."]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split("\0")[:-1]
 
 
 def _of_preset(flow: Workflow) -> Iterator[Removal | str]:
@@ -150,12 +158,15 @@ def _of_preset(flow: Workflow) -> Iterator[Removal | str]:
         yield kept_line(work, why) if why else Removal("results", work, size_of(work))
     for path in sorted(root.glob("models/*")):
         model = scratch / "models" / path.name
-        if not model.is_dir():
+        if not model.is_dir() or _through_link(model, scratch):
             continue
         why = "other work in scratch may start from it" if shared else needed.get(path.name)
         yield kept_line(model, why) if why else Removal("results", model, size_of(model))
-    if root.is_dir():
-        yield Removal("results", root, size_of(root))
+    found = sorted(root.iterdir()) if root.is_dir() else []
+    foreign = [path for path in found if not MADE.fullmatch(path.name)]
+    yield from (kept_line(path, "no workflow made it") for path in foreign)
+    removed = [path for path in found if path not in foreign] if foreign else [root] if found else []
+    yield from (Removal("results", path, size_of(path)) for path in removed)
 
 
 def _needed_elsewhere(flow: Workflow) -> dict[str, str]:
@@ -188,8 +199,12 @@ def configurations(flow: Workflow) -> list[Configuration]:
 
 def planned_benchmarks(flow: Workflow) -> dict[str, dict[str, tuple[Benchmark, ...]]]:
     """The runs that any preset plans, and the benchmarks that it plans for them. See `configurations` for errors."""
+    return _planned(configurations(flow))
+
+
+def _planned(presets: Iterable[Configuration]) -> dict[str, dict[str, tuple[Benchmark, ...]]]:
     planned: dict[str, dict[str, tuple[Benchmark, ...]]] = {}
-    for configuration in configurations(flow):
+    for configuration in presets:
         preset = configuration.preset
         for run, spec in plan_runs(configuration).runs.items():
             plans = planned.setdefault(run, {})
@@ -205,7 +220,12 @@ def _works(flow: Workflow) -> list[Path]:
 
 def _is_run(path: Path) -> bool:
     """Whether a directory of the scratch is the work of a run: only those have these files."""
-    return path.is_dir() and (path / "inputs.json").is_file() and (path / "lock").is_file()
+    return (path / "inputs.json").is_file() and (path / "lock").is_file() and not (path / "lock").is_symlink()
+
+
+def _through_link(path: Path, base: Path) -> bool:
+    """Whether the way from `base` to a path below it leads through a link."""
+    return any(above.is_symlink() for above in path.parents if above != base and above.is_relative_to(base))
 
 
 def _finished(work: Path, manifests: list[Path], plans: Plans) -> list[Removal]:
@@ -269,14 +289,15 @@ def _covers(scored: Path, steps: Iterable[str]) -> bool:
     return {f"step_{step}" for step in steps} <= {name.split("/")[0] for name in files}
 
 
-def _old_logs(flow: Workflow, now: float) -> list[Removal]:
-    directories = [Path(name) for name in LOG_DIRECTORIES] + sorted(flow.paths.results.glob("*/logs"))
-    files = [path for directory in directories for path in sorted(directory.rglob("*.log"))]
-    return _old([path for path in files if not path.is_relative_to(flow.paths.published)], now)
+def _old_logs(results: Iterable[Path], now: float) -> list[Removal]:
+    """Old logs of workflows, and of the presets with these results."""
+    places = [(Path(), Path(name)) for name in LOG_DIRECTORIES] + [(root, root / "logs") for root in results]
+    files = [(base, path) for base, directory in places for path in sorted(directory.rglob("*.log"))]
+    return _old([path for base, path in files if not _through_link(path, base)], now)
 
 
 def _old(files: Iterable[Path], now: float) -> list[Removal]:
-    old = [path for path in files if path.is_file() and path.stat().st_mtime < now - KEPT_DAYS * 86400]
+    old = [path for path in files if path.is_file() and path.lstat().st_mtime < now - KEPT_DAYS * 86400]
     return [Removal("logs", path, size_of(path)) for path in old]
 
 
@@ -284,12 +305,14 @@ def _remove(removal: Removal, flow: Workflow) -> None:
     """Delete one thing. A run's files are deleted under its lock, so that no training begins meanwhile."""
     path, scratch = removal.path, flow.paths.scratch
     work = scratch / path.relative_to(scratch).parts[0] if path.is_relative_to(scratch) else None
+    locked = work is not None and _is_run(work) and not work.is_symlink()
     try:
-        with directory_lock(work, seconds=0) if work and _is_run(work) else nullcontext():
-            if path.is_dir():
-                shutil.rmtree(path.resolve())  # results may be a link to another disk
-            if path.is_symlink() or path.is_file():
-                path.unlink()
+        with directory_lock(work, seconds=0) if locked else nullcontext():
+            if (
+                path == flow.paths.root
+            ):  # it may be a link to another disk, on which nothing is but what a workflow made
+                remove(path.resolve())
+            remove(path)
     except LockedError:
         log.warning("%s is left: its training has just begun", path)
 
@@ -300,9 +323,9 @@ def kept_line(path: Path, why: str) -> str:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files below a directory."""
-    files = [path] if path.is_file() else path.rglob("*")
-    return sum(file.lstat().st_size for file in files if file.is_file())
+    """Bytes of a file, or of all files below a directory; of a link, not of what it points to."""
+    files = path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]
+    return sum(file.lstat().st_size for file in files if file.is_symlink() or not file.is_dir())
 
 
 def table(removals: list[Removal], *, dry_run: bool) -> str:

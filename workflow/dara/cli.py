@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dara.parent import EXIT_CODE, stop_with_parent
 from dara.stdout import whole_output
+from dara.system import name_user, sentence
 from dara.training.deadline import OutOfTime
 from dara.verbs import analysis, people, runs
 
@@ -169,7 +171,9 @@ def _people_verbs(verb: Callable) -> None:
 def main(argv: list[str] | None = None) -> None:
     """Run a verb. A mistake of the user's ends with one sentence and exit code 1."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.raiseExceptions = False  # a log that cannot be written has no traceback of its own
     arguments = _parser().parse_args(argv)
+    name_user()
     if argv is None:  # a process of its own, which must end with what started it
         stop_with_parent()
     try:
@@ -177,8 +181,10 @@ def main(argv: list[str] | None = None) -> None:
     except OutOfTime as stop:  # nothing is wrong: the batch system starts this job again, and it continues
         sys.stderr.write(f"dara: {stop}\n")
         raise SystemExit(EXIT_CODE) from None
-    except (ValueError, OSError) as error:
-        if arguments.debug:
+    except Exception as error:
+        places = [place for name, place in vars(arguments).items() if isinstance(place, Path) and name != "root"]
+        said = str(error) if isinstance(error, ValueError) else sentence(error, [*places, Path(tempfile.gettempdir())])
+        if arguments.debug or said is None:
             raise
-        sys.stderr.write(f"dara: {error}\n")
+        sys.stderr.write(f"dara: {said}\n")
         raise SystemExit(1) from None

@@ -16,7 +16,6 @@ from pydantic import Field, field_validator, model_validator
 
 from dara.specs import (
     BENCHMARKS_OF_TASK,
-    IDENTIFIER,
     KL,
     NORMALIZATION,
     PRECISION,
@@ -29,17 +28,18 @@ from dara.specs import (
     Benchmark,
     DataSpec,
     Engine,
-    FileName,
     Filter,
     HubData,
     HubId,
     HubModel,
-    Identifier,
     MethodSpec,
     Model,
     ModelSpec,
+    Name,
     Normalization,
     Optimizer,
+    OutputName,
+    PathText,
     Positive,
     PositiveFloat,
     Precision,
@@ -56,7 +56,6 @@ from dara.specs import (
 )
 
 __all__ = [  # the specifications that a configuration is made of, so that one import serves
-    "IDENTIFIER",
     "KL",
     "AnyModel",
     "Architecture",
@@ -162,7 +161,7 @@ class ModelEntry(Model):
 class Experiment(Model):
     """A question with the rewards, methods, tables and figures that answer it: config/experiments/*.yaml."""
 
-    experiment: Identifier = Field(description="name, the same as the file's")
+    experiment: Name = Field(description="name, the same as the file's")
     question: str = Field(min_length=1, description="what it asks, in one sentence")
     task: Task
     rewards: tuple[str, ...] = Field(min_length=1, description="the K rewards, in order")
@@ -171,11 +170,11 @@ class Experiment(Model):
         description="rows of config/methods.yaml, or all of them"
     )
     thresholds: dict[str, tuple[Share, ...]] = Field(description="for a reward, the levels whose crossing is reported")
-    tables: dict[FileName, str] = Field(description="file name -> module in dara/analysis/tables/")
-    side_by_side: dict[FileName, str] = Field(
+    tables: dict[OutputName, str] = Field(description="file name -> module in dara/analysis/tables/")
+    side_by_side: dict[OutputName, str] = Field(
         default={}, description="name -> module whose table of ours stands beside the published: <name>_side_by_side"
     )
-    figures: dict[FileName, str] = Field(description="file name -> module in dara/analysis/figures/")
+    figures: dict[OutputName, str] = Field(description="file name -> module in dara/analysis/figures/")
 
     @field_validator("methods")
     @classmethod
@@ -260,41 +259,38 @@ class Matrix(Model):
 class Preset(Model):
     """The whole configuration of a workflow: config/config.yaml with a preset of config/presets/ on top."""
 
-    preset: Identifier = Field(description="name of the preset; results are written to results/<preset>/")
-    extends: Identifier | None = Field(None, description="a preset whose settings this one changes or adds to")
+    preset: Name = Field(description="name of the preset; results are written to results/<preset>/")
+    extends: Name | None = Field(None, description="a preset whose settings this one changes or adds to")
     reuse: Literal["matching", "only", "none"] = Field(
         description="matching: take cached runs of the same identity, train others; only: never train; none: train all"
     )
-    results: str = Field(min_length=1, description="directory of the results")
-    scratch: str = Field(min_length=1, description="directory of checkpoints and of work in progress")
+    results: PathText = Field(description="directory of the results")
+    scratch: PathText = Field(description="directory of checkpoints and of work in progress")
     engine: Engine = Field(description="what trains")
-    training_environment: str | None = Field(
+    training_environment: PathText | None = Field(
         None,
         description="virtual environment of engine openrlhf, relative to the clone; none: the workflow's own",
     )
-    evaluation_environment: str | None = Field(None, description="virtual environment that generates at evaluation")
+    evaluation_environment: PathText | None = Field(
+        None, description="virtual environment that generates at evaluation"
+    )
     evaluation_jobs: Positive = Field(1, description="jobs that share the checkpoints of a run at evaluation")
     resources: Resources | None = Field(None, description="hardware of every run; none: of its model")
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = Field((), description="what also records metrics, offline")
     hub_mirror: str | None = Field(None, description="endpoint of a mirror of the hub")
-    data_local: dict[str, str] = Field({}, description="data set -> local file, for machines without a network")
-    models_local: dict[str, str] = Field({}, description="model id -> local directory, for machines without a network")
+    data_local: dict[str, PathText] = Field({}, description="data set -> local file, for machines without a network")
+    models_local: dict[str, PathText] = Field(
+        {}, description="model id -> local directory, for machines without a network"
+    )
     ray_address: str | None = Field(None, description="an existing Ray cluster; none: each training has its own")
     tasks: dict[Task, TaskSettings] = Field(min_length=1, description="the tasks at this scale")
-    experiments: dict[Identifier, Matrix] = Field(min_length=1, description="the experiments and their runs")
+    experiments: dict[Name, Matrix] = Field(min_length=1, description="the experiments and their runs")
 
     @field_validator("hub_mirror")
     @classmethod
     def _whole_address(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith(("https://", "http://")):
             raise ValueError(f"must begin with https:// or http://, such as https://{value}")
-        return value
-
-    @field_validator("preset")
-    @classmethod
-    def _not_in_git(cls, value: str) -> str:
-        if value in ("cached", "published"):
-            raise ValueError(f"{value} is no name for a preset: results/{value} is kept in git; call it otherwise")
         return value
 
     @model_validator(mode="after")

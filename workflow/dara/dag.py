@@ -14,8 +14,9 @@ from pydantic import ValidationError
 from dara import cache
 from dara.config import Benchmark, Configuration, ModelSpec, Resources, RunSpec
 from dara.evaluation.scorers import SCORERS, scored_by
-from dara.loading import ConfigurationError, load_configuration
+from dara.loading import ConfigurationError, check_directories, load_configuration
 from dara.outputs import Outputs
+from dara.places import make_writable
 from dara.preflight import check_cached_only, check_preset_of_files, python_of
 from dara.runs import Paths, Plan, base_id, canonical_json, data_id, model_id, plan_runs
 from dara.specs import PUBLISHED_BENCHMARKS
@@ -47,6 +48,7 @@ class Workflow:
         files = [root / "config" / "config.yaml", *([Path(path) for path in overlays] or [default])]
         check_preset_of_files(values, files)
         flow = cls(load_configuration(root, values, files), root)
+        check_directories(flow.configuration.preset, values, files)
         check_cached_only(flow)
         return flow
 
@@ -63,6 +65,11 @@ class Workflow:
     def paths(self) -> Paths:
         """Where files are."""
         return Paths.of(self.configuration)
+
+    def make_directories(self) -> None:
+        """Make the directories of results and scratch. OSError, with the name, for one that cannot be written."""
+        for directory in (self.paths.root, *([self.paths.scratch] if self.reuse != "only" else [])):
+            make_writable(directory)
 
     @property
     def reuse(self) -> str:

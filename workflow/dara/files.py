@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import zlib
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,14 @@ def write_atomically(path: Path, content: bytes | str) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
     os.replace(partial, path)
+
+
+def remove(path: Path) -> None:
+    """Delete a file, a directory with what is in it, or a link, but never what a link points to."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def read_text(path: Path) -> str:

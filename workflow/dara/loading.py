@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,8 @@ import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from dara.config import Configuration, Experiment, MethodEntry, ModelEntry, Preset
-from dara.specs import IDENTIFIER, SOURCES_OF_TASK, Model
-
-RESERVED = ("all", "base")
-"""What no method or model is called: the word for every method, and the base model's row in tables."""
+from dara.places import check_name, why_no_directory
+from dara.specs import SOURCES_OF_TASK, Model
 
 
 class ConfigurationError(ValueError):
@@ -51,6 +48,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigurationError(
             f"{path}, line {mark.line + 1 if mark else '?'}: not valid YAML: {error.problem}"
         ) from None
+    except yaml.YAMLError as error:  # a character that no YAML has
+        raise ConfigurationError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     if content is None:
         return {}
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
@@ -215,11 +214,10 @@ def _entries(path: Path, model: type[Model]) -> dict[str, Any]:
 
 
 def _entry(path: Path, name: str, value: Any, model: type[Model]) -> Any:
-    if not re.match(IDENTIFIER, name) or name in RESERVED:
-        raise ConfigurationError(
-            f"{path}: {name!r} cannot be a name: it stands in file names, so it consists of small letters and digits, "
-            f"with single . _ or - between them, and is none of {', '.join(RESERVED)}; for example my_method"
-        )
+    try:
+        check_name(name)
+    except ValueError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -242,9 +240,10 @@ def _experiment(path: Path) -> Experiment:
 
 def _explain(model: type[BaseModel], values: Any, item: Any, files: list[Path], prefix: tuple = ()) -> str:
     """One mistake that pydantic found, as a sentence."""
-    location = tuple(part for part in item["loc"] if not _is_union_tag(part))
+    parts = item["loc"]
+    location = tuple(part for above, part in zip((None, *parts), parts, strict=False) if not _is_union_tag(above, part))
     key = ".".join(str(part) for part in (*prefix, *location)) or "the file"
-    given = () if item["type"] == "missing" else (item.get("input"),)
+    given = () if item["type"] == "missing" or parts[-1:] == ("[key]",) else (item.get("input"),)
     where = f"{_origin((*prefix, *location), files, *given)}: {key}"
     if item["type"] == "extra_forbidden":
         allowed = _fields_at(model, location[:-1])
@@ -259,17 +258,13 @@ def _explain(model: type[BaseModel], values: Any, item: Any, files: list[Path], 
     return f"{where}: {message[0].lower()}{message[1:]}{shown}"
 
 
-UNION_TAGS = {
-    "str",
-    "tuple",
-    "made_model",
-    "hub_model",
-    *(source for sources in SOURCES_OF_TASK.values() for source in sources),
-}
+UNION_TAGS = {"str", "tuple", "made_model", "hub_model"}
+SOURCES = {source for sources in SOURCES_OF_TASK.values() for source in sources}
 
 
-def _is_union_tag(part: Any) -> bool:
-    return isinstance(part, str) and ("[" in part or part in UNION_TAGS)
+def _is_union_tag(above: Any, part: Any) -> bool:
+    """Whether a part of a location is pydantic's, not a key: the kind of a value, which of data is its source."""
+    return isinstance(part, str) and ("[" in part or part in UNION_TAGS or (above == "data" and part in SOURCES))
 
 
 COMMAND_LINE = "--config on the command line"
@@ -345,6 +340,19 @@ def _check_references(configuration: Configuration, files: list[Path]) -> None:
             _check_source(configuration, method)
     chosen = {name: configuration.experiments[name] for name in preset.experiments}
     _check_outputs(chosen, lambda name: f"config/experiments/{name}.yaml: ")
+
+
+def check_directories(preset: Preset, values: dict[str, Any], files: list[Path]) -> None:
+    """ConfigurationError where something is in the way of results or scratch. values: the configuration as written."""
+    for key, path in (("results", Path(preset.results, preset.preset)), ("scratch", Path(preset.scratch))):
+        problem = why_no_directory(path)
+        if problem:
+            raise ConfigurationError(f"{_origin((key,), files, values.get(key, _ABSENT))}: {key}: {problem}")
+    if path.resolve().is_relative_to(Path(preset.results, preset.preset).resolve()):
+        raise ConfigurationError(
+            f"{_origin((key,), files, values.get(key, _ABSENT))}: {key}: {path} is in the results of this preset, with "
+            "which it would be deleted; put it beside them"
+        )
 
 
 def _check_source(configuration: Configuration, method: str) -> None:

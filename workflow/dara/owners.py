@@ -13,7 +13,10 @@ OWNERS = "owners.json"
 
 def record_owner(directory: Path, out: Path) -> None:
     """Put down that what is made in `directory` is published into `out`; both are results of whoever did so before."""
-    before, own = owners(directory), str(out.resolve())
+    # The results of a preset may be a link to a disk that the results of others have too, so that is not resolved.
+    absolute = out.absolute()
+    results = absolute.parents[min(2, len(absolute.parents) - 1)]
+    before, own = owners(directory), str(results.resolve() / absolute.relative_to(results))
     if own not in before:
         write_atomically(directory / OWNERS, json.dumps([*before, own], indent=2) + "\n")
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from dara.system import name_user
+
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
@@ -118,6 +120,7 @@ def job_environment(root: Path, *, main: bool, remote: bool) -> None:
 
     Jobs learn which workflow they belong to, to end with it; a remote job belongs to its batch system.
     """
+    name_user()
     if main:
         os.environ[WORKFLOW] = workflow_mark()
     elif remote:

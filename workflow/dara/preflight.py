@@ -16,6 +16,7 @@ from dara.loading import ConfigurationError, read_yaml
 from dara.profiles import gpus_asked
 from dara.snakemake_command import Command
 from dara.specs import PUBLISHED_BENCHMARKS, HubData, HubModel
+from dara.system import sentence
 
 if TYPE_CHECKING:
     from dara.dag import Workflow
@@ -204,9 +205,9 @@ def python_of(environment: Path) -> Path:
 
 @contextlib.contextmanager
 def user_errors() -> Iterator[None]:
-    """Turn a mistake in the configuration into its sentence alone, without a traceback, and end with exit code 1."""
+    """Turn a mistake in the configuration, or a file that cannot be used, into its sentence and exit code 1."""
     try:
         yield
-    except ConfigurationError as error:
-        sys.stderr.write(f"{error}\n")
+    except (ConfigurationError, OSError) as error:
+        sys.stderr.write(f"{sentence(error) if isinstance(error, OSError) else error}\n")
         raise SystemExit(1) from None

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, PlainSerializer, Tag, model_validator
 
+from dara.places import as_written, check_name, check_output, expanded
 from dara.rewards import check_params, reward_ranges
 
 Task = Literal["tool_calling", "math"]
-IDENTIFIER = r"^[a-z0-9]+([._-][a-z0-9]+)*$"
-Identifier = Annotated[str, Field(pattern=IDENTIFIER)]
-FileName = Annotated[str, Field(pattern=r"^[a-z0-9]+(_[a-z0-9]+)*$")]
+Name = Annotated[str, AfterValidator(check_name)]
+OutputName = Annotated[str, AfterValidator(check_output)]
+PathText = Annotated[str, AfterValidator(expanded), PlainSerializer(as_written, when_used="json")]
 HubId = Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$")]
 Revision = Annotated[str, Field(pattern=r"^[0-9a-f]{7,40}$")]
 Positive = Annotated[int, Field(ge=1)]
@@ -122,7 +123,7 @@ class WarmStart(Model):
 class ModelSpec(Model):
     """A base model: everything that decides its weights."""
 
-    name: Identifier = Field(description="name of the model in config/models.yaml")
+    name: Name = Field(description="name of the model in config/models.yaml")
     data: DataSpec = Field(description="the data set whose tokenizer and demonstrations it uses")
     architecture: Architecture = Field(description="its shape")
     warm_start: WarmStart = Field(description="its supervised start")
@@ -131,7 +132,7 @@ class ModelSpec(Model):
 class HubModel(Model):
     """A published base model at a pinned revision."""
 
-    name: Identifier = Field(description="name of the model in config/models.yaml")
+    name: Name = Field(description="name of the model in config/models.yaml")
     hub: HubId = Field(description="its id, OWNER/NAME")
     revision: Revision = Field(description="commit of its repository")
 
@@ -149,7 +150,7 @@ AnyModel = Annotated[
 class MethodSpec(Model):
     """An aggregation method with its parameters, as a run uses it."""
 
-    name: str = Field(description="name of the method in config/methods.yaml")
+    name: Name = Field(description="name of the method in config/methods.yaml")
     function: str | None = Field(None, description="where a user's own function stands; none for a built-in method")
     source_sha256: str | None = Field(None, description="checksum of that file, so that an edited method is a new run")
     params: dict[str, Any] = Field(default={}, description="parameters of the method")

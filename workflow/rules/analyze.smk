@@ -11,7 +11,7 @@ rule configuration:
     params:
         json=FLOW.configuration_json(),
     shell:
-        "printf '%s\\n' {params.json:q} > {output} 2> {log}"
+        "printf '%s\\n' {params.json:q} > {output:q} 2> {log:q}"
 
 
 rule collect:
@@ -26,7 +26,7 @@ rule collect:
         f"{OUT}/benchmarks/collect.tsv"
     localrule: True
     shell:
-        "python -m dara collect {input.configuration} > {log} 2>&1"
+        "python -m dara collect {input.configuration:q} > {log:q} 2>&1"
 
 
 rule analyse:
@@ -51,4 +51,4 @@ rule analyse:
         f"{OUT}/benchmarks/analyse.tsv"
     localrule: True
     shell:
-        "python -m dara analyse {input.configuration} > {log} 2>&1"
+        "python -m dara analyse {input.configuration:q} > {log:q} 2>&1"

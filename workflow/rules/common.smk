@@ -26,6 +26,7 @@ with user_errors():
         check_targets(FLOW, COMMAND)
         check_gpus(FLOW, COMMAND)
         if COMMAND.purpose == RUN:
+            FLOW.make_directories()
             check_before_jobs(FLOW, COMMAND)
 
 OUT = str(FLOW.paths.root)

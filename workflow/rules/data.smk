@@ -10,7 +10,7 @@ rule data_spec:
     params:
         json=lambda wildcards: FLOW.data_json(wildcards.data),
     shell:
-        "printf '%s\\n' {params.json:q} > {output} 2> {log}"
+        "printf '%s\\n' {params.json:q} > {output:q} 2> {log:q}"
 
 
 rule data:
@@ -26,7 +26,7 @@ rule data:
     params:
         out=subpath(output[0], parent=True),
     shell:
-        "python -m dara prepare {input} --out {params.out} --fetch {FLOW.fetching:q} 2>&1 | tee {log}"
+        "python -m dara prepare {input:q} --out {params.out:q} --fetch {FLOW.fetching:q} 2>&1 | tee {log:q}"
 
 
 # A published benchmark has its own cases; the laptop's are held out when the data is prepared.
@@ -41,4 +41,4 @@ rule benchmark_data:
     params:
         out=subpath(output[0], parent=True),
     shell:
-        "python -m dara prepare-benchmark {wildcards.benchmark} --out {params.out} --fetch {FLOW.fetching:q} 2>&1 | tee {log}"
+        "python -m dara prepare-benchmark {wildcards.benchmark} --out {params.out:q} --fetch {FLOW.fetching:q} 2>&1 | tee {log:q}"

@@ -19,8 +19,8 @@ rule evaluate_part:
         benchmark=lambda wildcards: FLOW.benchmark_json(wildcards.benchmark),
         out=subpath(output[0], parent=True),
     shell:
-        "{EVALUATION_PYTHON:q} -m dara evaluate {input.manifest} --data {input.data} --benchmark {params.benchmark:q} "
-        "--out {params.out} --part {wildcards.part}/{wildcards.parts} 2>&1 | tee {log}"
+        "{EVALUATION_PYTHON:q} -m dara evaluate {input.manifest:q} --data {input.data:q} --benchmark {params.benchmark:q} "
+        "--out {params.out:q} --part {wildcards.part}/{wildcards.parts} 2>&1 | tee {log:q}"
 
 
 # Where parts have made all responses, this only finds them complete and puts down what made them: no GPU, no model.
@@ -53,8 +53,8 @@ rule evaluate:
         out=subpath(output[0], parent=True),
         gather=lambda wildcards, input: "--gather" if input.get("parts") else "",
     shell:
-        "{EVALUATION_PYTHON:q} -m dara evaluate {input.manifest} --data {input.data} --benchmark {params.benchmark:q} "
-        "--out {params.out} {params.gather} 2>&1 | tee {log}"
+        "{EVALUATION_PYTHON:q} -m dara evaluate {input.manifest:q} --data {input.data:q} --benchmark {params.benchmark:q} "
+        "--out {params.out:q} {params.gather} 2>&1 | tee {log:q}"
 
 
 rule score:
@@ -79,5 +79,5 @@ rule score:
         responses=subpath(input.identity, parent=True),
         out=subpath(output[0], parent=True),
     shell:
-        "python -m dara score --data {input.data} --benchmark {params.benchmark:q} --responses {params.responses} "
-        "--out {params.out} --workers {threads} 2>&1 | tee {log}"
+        "python -m dara score --data {input.data:q} --benchmark {params.benchmark:q} --responses {params.responses:q} "
+        "--out {params.out:q} --workers {threads} 2>&1 | tee {log:q}"

@@ -16,7 +16,7 @@ rule published_table:
     params:
         source=subpath(output[0], ancestor=2),
     shell:
-        "python -m dara table {wildcards.table} {params.source} > {log} 2>&1"
+        "python -m dara table {wildcards.table} {params.source:q} > {log:q} 2>&1"
 
 
 rule published_figure:
@@ -34,7 +34,7 @@ rule published_figure:
     params:
         source=subpath(output[0], ancestor=2),
     shell:
-        "python -m dara figure {wildcards.figure} {params.source} > {log} 2>&1"
+        "python -m dara figure {wildcards.figure} {params.source:q} > {log:q} 2>&1"
 
 
 rule published:

@@ -23,7 +23,7 @@ rule table:
         table=r"(?!\w*_side_by_side\b)\w+",
     localrule: True
     shell:
-        "python -m dara table {wildcards.table} {input.configuration} > {log} 2>&1"
+        "python -m dara table {wildcards.table} {input.configuration:q} > {log:q} 2>&1"
 
 
 rule figure:
@@ -46,7 +46,7 @@ rule figure:
         f"{OUT}/benchmarks/figure/{{figure}}.tsv"
     localrule: True
     shell:
-        "python -m dara figure {wildcards.figure} {input.configuration} > {log} 2>&1"
+        "python -m dara figure {wildcards.figure} {input.configuration:q} > {log:q} 2>&1"
 
 
 rule side_by_side:
@@ -72,7 +72,7 @@ rule side_by_side:
         f"{OUT}/benchmarks/side_by_side/{{table}}.tsv"
     localrule: True
     shell:
-        "python -m dara side-by-side {wildcards.table} {input.configuration} > {log} 2>&1"
+        "python -m dara side-by-side {wildcards.table} {input.configuration:q} > {log:q} 2>&1"
 
 
 rule html_report:
@@ -90,7 +90,7 @@ rule html_report:
         f"{OUT}/benchmarks/report.tsv"
     localrule: True
     shell:
-        "python -m dara report {input.configuration} > {log} 2>&1"
+        "python -m dara report {input.configuration:q} > {log:q} 2>&1"
 
 
 rule tables:

@@ -11,7 +11,7 @@ rule model_spec:
     params:
         json=lambda wildcards: FLOW.model_json(wildcards.model),
     shell:
-        "printf '%s\\n' {params.json:q} > {output} 2> {log}"
+        "printf '%s\\n' {params.json:q} > {output:q} 2> {log:q}"
 
 
 rule base_model:
@@ -27,11 +27,11 @@ rule base_model:
     localrule: True
     params:
         data=lambda wildcards, input: (
-            f"--data {input.data}" if input.get("data") else ""
+            ["--data", input.data] if input.get("data") else []
         ),
     shell:
-        "python -m dara base-model {input.spec} {params.data} --scratch {FLOW.paths.scratch:q} --manifest {output} "
-        "--fetch {FLOW.fetching:q} 2>&1 | tee {log}"
+        "python -m dara base-model {input.spec:q} {params.data:q} --scratch {FLOW.paths.scratch:q} --manifest {output:q} "
+        "--fetch {FLOW.fetching:q} 2>&1 | tee {log:q}"
 
 
 rule run_spec:
@@ -43,7 +43,7 @@ rule run_spec:
     params:
         json=lambda wildcards: FLOW.run_json(wildcards.run),
     shell:
-        "printf '%s\\n' {params.json:q} > {output} 2> {log}"
+        "printf '%s\\n' {params.json:q} > {output:q} 2> {log:q}"
 
 
 rule train:
@@ -64,6 +64,6 @@ rule train:
         mem_mb=lambda wildcards: FLOW.resources(wildcards.run).memory_mb,
         runtime=lambda wildcards: FLOW.resources(wildcards.run).minutes,
     shell:
-        "python -m dara train {input.spec} --data {input.data} --model {input.model} "
+        "python -m dara train {input.spec:q} --data {input.data:q} --model {input.model:q} "
         "--scratch {FLOW.paths.scratch:q} {FLOW.training_options} --minutes {resources.runtime} --time-limit {TIME_LIMIT} "
-        "2>&1 | tee {log}"
+        "2>&1 | tee {log:q}"

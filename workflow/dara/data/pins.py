@@ -73,7 +73,7 @@ def _read(lock: Path) -> dict[str, Any]:
         content = yaml.safe_load(lock.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{lock}: the file does not exist; it pins every data set and model, and is in git") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{lock}: not valid YAML ({' '.join(str(error).split())})") from None
     if not isinstance(content, dict) or not all(isinstance(content.get(key), dict) for key in ("datasets", "models")):
         raise ValueError(f"{lock}: must have the mappings datasets and models")

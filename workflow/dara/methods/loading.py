@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from dara.methods.checks import suggestion
+from dara.places import expanded
 
 FORMS = "'my_methods.py:contributions' (a file) or 'package.module:function'"
 
@@ -35,7 +36,7 @@ def source_file(function: str, base_dir: str | Path | None = None) -> Path:
     but the packages above the module. ValueError if there is no such file."""
     source, _ = _split(function)
     if source.endswith(".py"):
-        path = Path(base_dir or ".") / source
+        path = Path(base_dir or ".") / expanded(source)
         if not path.is_file():
             raise ValueError(f"{function!r}: there is no file {path}; a file is relative to the one that names it.")
         return path

@@ -88,7 +88,7 @@ def _add_manifest(run: Run, manifest: Mapping[str, Any], checksum: str, identity
         ("Checksum of the specification", made),
         ("Seeds", _listed(manifest.get("seeds"))),
         ("Versions", _listed(manifest.get("versions"))),
-        ("Commit", str(manifest.get("git_commit") or "not recorded")),
+        ("Commit", str(manifest.get("git_commit") or manifest.get("git_error") or "not recorded")),
         ("Machine", _listed(manifest.get("machine"))),
         ("Checksum of manifest.json", checksum),
     ]

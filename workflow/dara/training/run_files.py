@@ -10,11 +10,10 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import logging
 import os
 import platform
-import shutil
 import socket
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -24,9 +23,13 @@ from typing import Any
 import numpy as np
 
 from dara.config import RunSpec
-from dara.files import gunzip, sha256, write_atomically
+from dara.files import gunzip, remove, sha256, write_atomically
+from dara.git import GitError
+from dara.git import commit as git_commit
 from dara.runs import run_id, spec_sha256
 from dara.training.divergence import Divergence
+
+log = logging.getLogger(__name__)
 
 STARTS = "starts.json"
 RESUME_ONLY = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "method_state.pt")
@@ -104,7 +107,7 @@ def last_resumable(directory: Path) -> int:
 def remove_unfinished(directory: Path) -> None:
     """Delete what an interrupted process left half-written: checkpoints without their final name, partial files."""
     for path in [*directory.glob("checkpoint-*"), *directory.glob(".*.[0-9]*")]:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        remove(path)
 
 
 def complete_checkpoint(directory: Path, written: Path, step: int) -> Path:
@@ -114,11 +117,10 @@ def complete_checkpoint(directory: Path, written: Path, step: int) -> Path:
     """
     write_atomically(written / SUMS, json_bytes(_sums(written)))
     final = directory / f"step_{step}"
-    if final.exists():  # left by a run that was cut back to an older step
-        shutil.rmtree(final)
+    remove(final)  # left by a run that was cut back to an older step
     os.replace(written, final)
     for older, path in checkpoints(directory).items():
-        if older < step:
+        if older < step and not path.is_symlink():  # kept elsewhere by somebody
             for name in RESUME_ONLY:
                 (path / name).unlink(missing_ok=True)
     return final
@@ -209,7 +211,7 @@ def publish(
         "steps": record.steps,
         "checkpoints": {str(step): _describe(path) for step, path in saved.items()},
         "inputs": dict(inputs),
-        **{key: starts[0][key] for key in ("versions", "git_commit", "machine")},
+        **{key: value for key, value in starts[0].items() if key != "from_step"},
         "starts": starts,
         "seeds": _seeds(spec),
     }
@@ -221,7 +223,7 @@ def record_start(directory: Path, step: int, libraries: Iterable[str]) -> None:
     start = {
         "from_step": step,
         "versions": {"python": platform.python_version(), **{name: version(name) for name in libraries}},
-        "git_commit": git_commit(Path(__file__).parent),
+        **_code(),
         "machine": _machine(),
     }
     path = directory / STARTS
@@ -263,10 +265,10 @@ def _processor() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def git_commit(directory: Path) -> str | None:
-    """Commit of the checkout that holds `directory`; None where there is no git, no checkout or no commit."""
-    if shutil.which("git") is None:
-        return None
-    command = ["git", "-C", str(directory), "rev-parse", "--verify", "--quiet", "HEAD"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or None
+def _code() -> dict[str, str | None]:
+    """The commit of this code; why it is not known where git does not say it."""
+    try:
+        return {"git_commit": git_commit(Path(__file__).parent)}
+    except GitError as error:
+        log.warning("%s", error)
+        return {"git_commit": None, "git_error": str(error)}

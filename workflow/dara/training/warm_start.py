@@ -10,7 +10,6 @@ import math
 import os
 import platform
 import random
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from dara.config import Architecture, DataSpec, ModelSpec, WarmStart
 from dara.data import demonstration_parameters, draw, held_out_problems, source_module
-from dara.files import sha256, write_atomically
+from dara.files import remove, sha256, write_atomically
 from dara.libraries import one_thread, quiet
 from dara.runs import model_id
 
@@ -172,8 +171,7 @@ def _publish(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, direct
         model.save_pretrained(staging)
         tokenizer.save_pretrained(staging)
         checksums = {path.name: sha256(path) for path in sorted(staging.iterdir())}
-        if directory.exists():
-            shutil.rmtree(directory)
+        remove(directory)
         os.replace(staging, directory)
     return checksums
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dara.files import read_json
+from dara.places import as_written
 
 if TYPE_CHECKING:
     from dara.dag import Workflow
@@ -103,7 +104,7 @@ def _told_workflow(arguments: argparse.Namespace, told: Path, preset: Workflow) 
     from dara.dag import Workflow
     from dara.loading import load_configuration
 
-    values = read_json(told) | {"scratch": str(preset.paths.scratch)}
+    values = read_json(told) | {"scratch": as_written(str(preset.paths.scratch))}
     return Workflow(load_configuration(arguments.root, values | _reuse(arguments), [told]), arguments.root)
 
 

@@ -222,10 +222,10 @@ def _command_line(spec: RunSpec, resources: Resources, arguments: argparse.Names
 
 
 def _read(kind: Any, path: Path) -> Any:
-    return _parsed(kind, path.read_text(encoding="utf-8"), str(path))
+    return _parsed(kind, path.read_bytes(), str(path))
 
 
-def _parsed(kind: Any, text: str, where: str) -> Any:
+def _parsed(kind: Any, text: str | bytes, where: str) -> Any:
     """JSON as a model; ValueError with one sentence: where, which key, what is wrong."""
     from pydantic import TypeAdapter, ValidationError
 

@@ -6,10 +6,9 @@ DeepSpeed loads.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
-from dara.files import write_atomically
+from dara.files import remove, write_atomically
 from dara.training import run_files
 
 MARKER = "trainer_state.json"
@@ -41,7 +40,7 @@ def remove_other_states(output: Path, step: int) -> None:
     """Delete DeepSpeed's states of all steps but `step`."""
     for path in (output / STATES).glob(state_tag(0).removesuffix("0") + "*"):
         if path.name != state_tag(step):
-            shutil.rmtree(path)
+            remove(path)
 
 
 def prepare_output(output: Path, step: int) -> None:
@@ -49,13 +48,13 @@ def prepare_output(output: Path, step: int) -> None:
 
     A start may have been killed between writing a state and completing its checkpoint; DeepSpeed would load it.
     """
-    if step == 0 and output.exists():
-        shutil.rmtree(output)
+    if step == 0:
+        remove(output)
     output.mkdir(parents=True, exist_ok=True)
     if step == 0:
         return
     for path in output.iterdir():
         if path.name != STATES and not path.name.startswith("advantages_"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            remove(path)
     remove_other_states(output, step)
     write_atomically(output / STATES / "latest", state_tag(step))

@@ -20,8 +20,12 @@ log = logging.getLogger(__name__)
 
 def build_directory() -> Path:
     """TORCH_EXTENSIONS_DIR of a run's processes; what was built for another Python or torch does not load."""
+    try:
+        home = Path.home()
+    except RuntimeError:
+        raise ValueError("this user has no home directory, where DeepSpeed's extensions are built; set HOME") from None
     environment = hashlib.sha256(f"{sys.prefix} {sys.version} {version('torch')}".encode()).hexdigest()[:8]
-    return Path.home() / ".cache" / "dara" / "torch_extensions" / f"{socket.gethostname()}-{environment}"
+    return home / ".cache" / "dara" / "torch_extensions" / f"{socket.gethostname()}-{environment}"
 
 
 def remove_stale_locks(directory: Path) -> list[Path]:

@@ -1,0 +1,79 @@
+"""What the operating system refuses, in sentences for people: what happened, where, and what to do about it."""
+
+from __future__ import annotations
+
+import errno
+import getpass
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+_ROOM = "make room (`dara clean --dry-run` lists what nothing needs any more) and start again: what is finished is kept"
+_ELSEWHERE = "or use another place (the keys `results` and `scratch`)"
+SENTENCES = {
+    errno.ENOSPC: ("the disk is full", _ROOM),
+    errno.EDQUOT: ("your quota on this disk is used up", _ROOM),
+    errno.EFBIG: ("the file is larger than this system allows", "raise the limit (`ulimit -f`)"),
+    errno.EACCES: ("this user has no access to it", f"change its owner or its mode, {_ELSEWHERE}"),
+    errno.EPERM: ("this user may not do that", f"change its owner or its mode, {_ELSEWHERE}"),
+    errno.EROFS: ("the file system is read-only", f"make it writable, {_ELSEWHERE}"),
+    errno.EIO: ("the disk reports an error", "look at it (`dmesg`) before you start again"),
+    errno.ESTALE: ("the network file system has lost it", "start again"),
+    errno.ENAMETOOLONG: ("the name is longer than the file system allows", f"shorten it, {_ELSEWHERE}"),
+    errno.ELOOP: ("its links lead in a circle", "remove the link"),
+    errno.ENOENT: ("there is no such file or directory", ""),
+    errno.ENOTDIR: ("a part of this path is a file", "it must be a directory"),
+    errno.EISDIR: ("it is a directory", "it must be a file"),
+    errno.EEXIST: ("it is there already", "it must be a directory, or be absent"),
+    errno.EMFILE: ("too many files are open", "raise the limit (`ulimit -n`)"),
+    errno.ENOMEM: ("the memory is used up", "run fewer jobs at once"),
+}
+OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What a write fails with, which does not name its file."""
+_RUST = re.compile(r"\(os error (\d+)\)")
+LEAST_BYTES = 65536  # free on a disk that is not full
+
+
+def sentence(error: Exception, places: Iterable[Path] = ()) -> str | None:
+    """What an error of the operating system means; None for another kind of error.
+
+    places: where the failing command writes, for an error that does not name its file. Libraries in Rust and C++ have
+    exceptions of their own for a full disk.
+    """
+    written = list(dict.fromkeys(_disk_of(place) for place in places))
+    free = {place: shutil.disk_usage(place).free for place in written}
+    number = _number(error, min(free.values(), default=LEAST_BYTES) < LEAST_BYTES)
+    if number is None:
+        return str(error) if isinstance(error, OSError) else None
+    what, remedy = SENTENCES.get(number, (os.strerror(number).lower(), ""))
+    if isinstance(error, OSError) and error.strerror != os.strerror(number):  # a sentence already
+        what, remedy = str(error.strerror), ""
+    where = getattr(error, "filename", None)
+    if where is None and number in OF_DISKS and free:
+        where = min(free, key=free.__getitem__)
+    return "; ".join(filter(None, [what if where is None else f"{where}: {what}", remedy]))
+
+
+def _number(error: Exception, disk_is_full: bool) -> int | None:
+    """The number of a system error, if it is one."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = _RUST.search(str(error))
+    if found:
+        return int(found.group(1))
+    return errno.ENOSPC if disk_is_full and isinstance(error, RuntimeError) else None
+
+
+def _disk_of(place: Path) -> Path:
+    """The directory that is there, of a place that is to be written."""
+    return next(path for path in (place, *place.parents, Path()) if os.path.isdir(path))
+
+
+def name_user() -> None:
+    """Name this user where the system has no name for it, as in a container: Snakemake and PyTorch ask for one."""
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):
+        os.environ["LOGNAME"] = f"user-{os.getuid()}"
