@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from dara import cache
 from dara.config import Benchmark, Configuration, ModelSpec, Resources, RunSpec
 from dara.evaluation.scorers import SCORERS, scored_by
-from dara.loading import ConfigurationError, check_directories, load_configuration
+from dara.loading import ConfigurationError, check_directories, check_preset_name, load_configuration
 from dara.outputs import Outputs
 from dara.places import make_writable
 from dara.preflight import check_cached_only, check_preset_of_files, python_of
@@ -47,6 +47,8 @@ class Workflow:
         default = root / "config" / "presets" / "laptop.yaml"
         files = [root / "config" / "config.yaml", *([Path(path) for path in overlays] or [default])]
         check_preset_of_files(values, files)
+        for path in files:
+            check_preset_name(root, path)
         flow = cls(load_configuration(root, values, files), root)
         check_directories(flow.configuration.preset, values, files)
         check_cached_only(flow)
