@@ -60,7 +60,7 @@ def test_jobs_are_submitted_only_where_slurm_is(programs):
     check_slurm(options)
 
 
-def test_a_controller_that_does_not_answer_is_named(programs, monkeypatch):
+def test_a_controller_that_does_not_answer_is_named(programs, monkeypatch, tmp_path):
     programs(sbatch=ANSWERS, squeue=REFUSES, scancel=ANSWERS)
     with pytest.raises(
         ConfigurationError, match=r"does not answer `squeue` .*: slurm_load_jobs error: Unable to contact"
@@ -70,6 +70,8 @@ def test_a_controller_that_does_not_answer_is_named(programs, monkeypatch):
     with pytest.raises(ConfigurationError, match=r"`sacct` .*: accounting: Unable to contact"):
         check_slurm(command(*SLURM, "--slurm-status-command", "sacct"))
     check_slurm(command(*SLURM))
+    (tmp_path / "sacct").unlink()  # then the executor asks squeue
+    check_slurm(command(*SLURM, "--slurm-status-command", "sacct"))
     programs(squeue="#!/bin/sh\nwhile :; do :; done\n")
     monkeypatch.setattr("dara.preflight.SLURM_SECONDS", 0.1)
     with pytest.raises(ConfigurationError, match=r"`squeue` gave no answer within 0\.1 s"):

@@ -275,6 +275,16 @@ def test_a_broken_file_stops_only_what_uses_it(root, capsys, file):
     assert re.search("smoke.yaml|engines.yaml|mine: ", capsys.readouterr().err)
 
 
+def test_a_copy_of_a_preset_with_its_old_name_is_not_run(root):
+    """It would train into the results of the other one."""
+    path = root / "config/presets/mine.yaml"
+    for text in ((root / "config/presets/laptop.yaml").read_text(), "extends: laptop\n"):
+        path.write_text(text)
+        values = merge(read_yaml(root / "config/config.yaml"), read_yaml(path))
+        with pytest.raises(ConfigurationError, match=r"mine\.yaml: preset is 'laptop'; it must be 'mine'"):
+            Workflow.load(root, values, [path])
+
+
 def test_every_built_in_row_loads_with_its_parameters():
     configuration = load_preset(ROOT, ROOT / "config/presets/laptop.yaml")
     assert set(available_methods()) == set(configuration.methods)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from dara import cache
 from dara.config import Benchmark, Configuration, ModelSpec, Resources, RunSpec
-from dara.loading import ConfigurationError, load_configuration
+from dara.loading import ConfigurationError, check_preset_name, load_configuration
 from dara.outputs import Outputs
 from dara.preflight import check_cached_only, check_preset_of_files, python_of
 from dara.runs import Paths, Plan, base_id, canonical_json, data_id, model_id, plan_runs
@@ -45,6 +45,8 @@ class Workflow:
         default = root / "config" / "presets" / "laptop.yaml"
         files = [root / "config" / "config.yaml", *([Path(path) for path in overlays] or [default])]
         check_preset_of_files(values, files)
+        for path in files:
+            check_preset_name(root, path)
         flow = cls(load_configuration(root, values, files), root)
         check_cached_only(flow)
         return flow

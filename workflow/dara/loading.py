@@ -178,13 +178,19 @@ def load_all_presets(root: Path) -> dict[str, Configuration]:
     loaded = {}
     paths = (root / "config" / "presets").glob("*.yaml")
     for path in sorted(paths, key=lambda path: ("extends" in read_yaml(path), path)):  # a mistake in its own file first
-        configuration = load_preset(root, path)
-        if configuration.preset.preset != path.stem:
-            raise ConfigurationError(
-                f"{path}: preset is {configuration.preset.preset!r}; it must be {path.stem!r}, as the file"
-            )
-        loaded[path.stem] = configuration
+        loaded[path.stem] = load_preset(root, path)
+        check_preset_name(root, path)
     return loaded
+
+
+def check_preset_name(root: Path, path: Path) -> None:
+    """ConfigurationError for a file of config/presets/ that is named otherwise than its preset, such as a copy."""
+    directory = root / "config"
+    if path.absolute().parent != (directory / "presets").absolute():
+        return
+    name = extended(directory, read_yaml(path), [path])[0].get("preset")
+    if name != path.stem:
+        raise ConfigurationError(f"{path}: preset is {name!r}; it must be {path.stem!r}, as the file")
 
 
 def extended(directory: Path, values: dict[str, Any], files: list[Path]) -> tuple[dict[str, Any], list[Path]]:

@@ -45,8 +45,8 @@ def check_slurm(command: Command) -> None:
             f"{where}: {', '.join(absent)} not found on this machine; start the workflow on a login node of the "
             "cluster (where a module loads Slurm, after `module load`), or run it here: --profile profiles/local"
         )
-    asked = command.options.slurm_status_command  # as the executor will, again and again
-    question = [asked if asked == "sacct" else "squeue", "--noheader", "--name", "none"]
+    sacct = command.options.slurm_status_command == "sacct" and shutil.which("sacct")
+    question = ["sacct" if sacct else "squeue", "--noheader", "--name", "none"]  # as the executor asks, again and again
     try:
         said = subprocess.run(question, capture_output=True, text=True, timeout=SLURM_SECONDS, check=False)
     except subprocess.TimeoutExpired:
