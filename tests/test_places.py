@@ -65,8 +65,7 @@ def test_what_cannot_be_a_file_name_is_no_name_of_anything(root, name):
         before = path.read_text()
         path.write_text(before.replace(old, new, 1))
         with pytest.raises((ConfigurationError, ValueError), match=f"{file}") as error:
-            smoke(root).published.ids("tables")
-            load_all_presets(root)
+            load_all_presets(root) if "laptop-study" in file else smoke(root).published.ids("tables")
         assert "name" in str(error.value) or file == "presets/laptop-study.yaml"
         path.write_text(before)
 

@@ -47,8 +47,6 @@ class Workflow:
         default = root / "config" / "presets" / "laptop.yaml"
         files = [root / "config" / "config.yaml", *([Path(path) for path in overlays] or [default])]
         check_preset_of_files(values, files)
-        for path in files:
-            check_preset_name(root, path)
         flow = cls(load_configuration(root, values, files), root)
         for path in files:
             check_preset_name(root, path)
