@@ -20,8 +20,8 @@ HEAVY = ("torch", "transformers", "scipy.stats", "scipy.special", "matplotlib", 
 def imported(directory: Path, kind: str, output: str) -> set[str]:
     """Which of HEAVY a process has that draws a published table or figure."""
     code = (
-        "import json, sys; from pathlib import Path; from dara.drawing import draw_published; "
-        f"draw_published(Path({str(ROOT)!r}), Path({str(directory)!r}), {kind!r}, {output!r}); "
+        "import json, sys; from pathlib import Path; from dara import drawing; "
+        f"drawing.published_{kind}(Path({str(ROOT)!r}), Path({str(directory)!r}), {output!r}); "
         f"print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -30,12 +30,12 @@ def imported(directory: Path, kind: str, output: str) -> set[str]:
 
 @pytest.mark.parametrize(
     ("kind", "output", "needed"),
-    [("tables", "tool_step60", set()), ("figures", "heldout", {"matplotlib"})],
+    [("table", "tool_step60", set()), ("figure", "heldout", {"matplotlib"})],
 )
 def test_a_job_imports_what_it_needs(kind, output, needed, tmp_path):
     (tmp_path / "data").symlink_to(ROOT / "results/published/data")
     assert imported(tmp_path, kind, output) == needed
-    assert (tmp_path / kind / f"{output}.{'md' if kind == 'tables' else 'svg'}").stat().st_size > 1000
+    assert (tmp_path / f"{kind}s" / f"{output}.{'md' if kind == 'table' else 'svg'}").stat().st_size > 1000
 
 
 def test_every_listed_module_can_be_imported_and_no_other():

@@ -1,6 +1,7 @@
 """From an id in the configuration to the files of a table or figure: of a preset's runs, or of published numbers.
 
-Each of these jobs is short, so what only one kind of them needs is imported there: tables need no Matplotlib.
+A function draws what the rule of its name makes. These jobs are short, so what only one kind of them needs is imported
+there: tables need no Matplotlib.
 """
 
 from __future__ import annotations
@@ -12,37 +13,51 @@ from dara.analysis.published import read_published
 from dara.analysis.view import View
 from dara.analysis.view_published import PublishedView
 from dara.analysis.view_runs import RunsView
+from dara.config import Experiment, MethodEntry
 from dara.dag import Workflow
 from dara.loading import read_methods
 from dara.outputs import Outputs
 
 
-def draw_ours(flow: Workflow, kind: str, output: str) -> None:
-    """Write a table or figure (`kind`: tables, figures, side_by_side) of a preset."""
-    experiment, module = flow.outputs.owner(kind, output)
-    view = RunsView(
-        FrameFiles(flow.paths.frames), experiment, flow.configuration.methods, flow.configuration.preset.preset
-    )
-    stem = flow.paths.root / kind / output
-    if kind == "figures":
-        _figure(view, module, stem)
-    elif kind == "tables":
-        _table((view,), module, stem, _settings(flow, module))
-    else:
-        theirs = flow.published.experiments[experiment.experiment]
-        published = PublishedView(read_published(flow.paths.published / "data"), theirs, flow.configuration.methods)
-        stem = flow.paths.root / "tables" / f"{output}_side_by_side"
-        _table((view, published), module, stem, _settings(flow, module))
+def table(flow: Workflow, output: str) -> None:
+    """Write a table of a preset."""
+    experiment, module = flow.outputs.owner("tables", output)
+    _table((_ours(flow, experiment),), module, flow.paths.root / "tables" / output, _settings(flow, module))
 
 
-def draw_published(root: Path, directory: Path, kind: str, output: str) -> None:
-    """Write a table or figure of the published numbers in `<directory>/data/` into `<directory>/<kind>/`."""
-    experiment, module = Outputs.of_published(root, directory).owner(kind, output)
-    view = PublishedView(read_published(directory / "data"), experiment, read_methods(root))
-    if kind == "figures":
-        _figure(view, module, directory / kind / output)
-    else:
-        _table((view,), module, directory / kind / output, {})
+def figure(flow: Workflow, output: str) -> None:
+    """Write a figure of a preset."""
+    experiment, module = flow.outputs.owner("figures", output)
+    _figure(_ours(flow, experiment), module, flow.paths.root / "figures" / output)
+
+
+def side_by_side(flow: Workflow, output: str) -> None:
+    """Write a table of a preset that has the published numbers too."""
+    experiment, module = flow.outputs.owner("side_by_side", output)
+    theirs = flow.published.experiments[experiment.experiment]
+    views = _ours(flow, experiment), _theirs(flow.paths.published, theirs, flow.configuration.methods)
+    _table(views, module, flow.paths.root / "tables" / f"{output}_side_by_side", _settings(flow, module))
+
+
+def published_table(root: Path, directory: Path, output: str) -> None:
+    """Write a table of the published numbers in `<directory>/data/` into `<directory>/tables/`."""
+    experiment, module = Outputs.of_published(root, directory).owner("tables", output)
+    _table((_theirs(directory, experiment, read_methods(root)),), module, directory / "tables" / output, {})
+
+
+def published_figure(root: Path, directory: Path, output: str) -> None:
+    """Write a figure of them into `<directory>/figures/`."""
+    experiment, module = Outputs.of_published(root, directory).owner("figures", output)
+    _figure(_theirs(directory, experiment, read_methods(root)), module, directory / "figures" / output)
+
+
+def _ours(flow: Workflow, experiment: Experiment) -> RunsView:
+    preset = flow.configuration.preset.preset
+    return RunsView(FrameFiles(flow.paths.frames), experiment, flow.configuration.methods, preset)
+
+
+def _theirs(directory: Path, experiment: Experiment, methods: dict[str, MethodEntry]) -> PublishedView:
+    return PublishedView(read_published(directory / "data"), experiment, methods)
 
 
 def _figure(view: View, module: str, stem: Path) -> None:

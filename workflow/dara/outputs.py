@@ -66,10 +66,9 @@ class Outputs:
                 return experiment, getattr(experiment, kind)[output]
         raise ConfigurationError(f"{self.owner_name} has no {kind}.{output}; it has {', '.join(self.ids(kind))}")
 
-    def code(self, kind: str, output: str) -> str:
-        """The module that draws an output, so that an edit redraws it."""
-        folder = "figures" if kind == "figures" else "tables"
-        return os.path.relpath(self.root / "workflow/dara/analysis" / folder / f"{self.owner(kind, output)[1]}.py")
+    def module(self, kind: str, output: str) -> str:
+        """The module that draws an output."""
+        return f"dara.analysis.{'figures' if kind == 'figures' else 'tables'}.{self.owner(kind, output)[1]}"
 
     def settings(self, kind: str, output: str) -> list[str]:
         """The configuration files that an output is made from, so that an edit (a label) makes it again."""

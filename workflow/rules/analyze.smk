@@ -25,6 +25,8 @@ rule collect:
     benchmark:
         f"{OUT}/benchmarks/collect.tsv"
     localrule: True
+    params:
+        code=lambda wildcards: code_digest("dara.verbs.analysis:collect"),
     shell:
         "python -m dara collect {input.configuration:q} > {log:q} 2>&1"
 
@@ -50,5 +52,7 @@ rule analyse:
     benchmark:
         f"{OUT}/benchmarks/analyse.tsv"
     localrule: True
+    params:
+        code=lambda wildcards: code_digest("dara.verbs.analysis:analyse"),
     shell:
         "python -m dara analyse {input.configuration:q} > {log:q} 2>&1"

@@ -6,6 +6,7 @@ ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT / "workflow"))
 
 from dara.dag import Workflow
+from dara.dependencies import code_digest
 from dara.loading import check_method_parameters
 from dara.parent import job_environment
 from dara.preflight import check_before_jobs, check_gpus, check_targets, user_errors

@@ -5,7 +5,6 @@ rule published_table:
     input:
         data=FLOW.published_data,
         settings=lambda wildcards: FLOW.published.settings("tables", wildcards.table),
-        code=lambda wildcards: FLOW.published.code("tables", wildcards.table),
     output:
         multiext(f"{PUBLISHED}/tables/{{table}}", ".md", ".tex", ".csv"),
     log:
@@ -14,6 +13,10 @@ rule published_table:
         f"{PUBLISHED}/benchmarks/table/{{table}}.tsv"
     localrule: True
     params:
+        code=lambda wildcards: code_digest(
+            "dara.drawing:published_table",
+            FLOW.published.module("tables", wildcards.table),
+        ),
         source=subpath(output[0], ancestor=2),
     shell:
         "python -m dara table {wildcards.table} {params.source:q} > {log:q} 2>&1"
@@ -23,7 +26,6 @@ rule published_figure:
     input:
         data=FLOW.published_data,
         settings=lambda wildcards: FLOW.published.settings("figures", wildcards.figure),
-        code=lambda wildcards: FLOW.published.code("figures", wildcards.figure),
     output:
         multiext(f"{PUBLISHED}/figures/{{figure}}", ".png", ".svg"),
     log:
@@ -32,6 +34,10 @@ rule published_figure:
         f"{PUBLISHED}/benchmarks/figure/{{figure}}.tsv"
     localrule: True
     params:
+        code=lambda wildcards: code_digest(
+            "dara.drawing:published_figure",
+            FLOW.published.module("figures", wildcards.figure),
+        ),
         source=subpath(output[0], ancestor=2),
     shell:
         "python -m dara figure {wildcards.figure} {params.source:q} > {log:q} 2>&1"

@@ -6,7 +6,6 @@ rule table:
         configuration=f"{OUT}/configuration.json",
         frames=[f"{OUT}/data/{frame}.csv" for frame in FLOW.frames],
         settings=lambda wildcards: FLOW.outputs.settings("tables", wildcards.table),
-        code=lambda wildcards: FLOW.outputs.code("tables", wildcards.table),
     output:
         report(
             f"{OUT}/tables/{{table}}.md",
@@ -22,6 +21,10 @@ rule table:
     wildcard_constraints:
         table=r"(?!\w*_side_by_side\b)\w+",
     localrule: True
+    params:
+        code=lambda wildcards: code_digest(
+            "dara.drawing:table", FLOW.outputs.module("tables", wildcards.table)
+        ),
     shell:
         "python -m dara table {wildcards.table} {input.configuration:q} > {log:q} 2>&1"
 
@@ -31,7 +34,6 @@ rule figure:
         configuration=f"{OUT}/configuration.json",
         frames=[f"{OUT}/data/{frame}.csv" for frame in FLOW.frames],
         settings=lambda wildcards: FLOW.outputs.settings("figures", wildcards.figure),
-        code=lambda wildcards: FLOW.outputs.code("figures", wildcards.figure),
     output:
         report(
             f"{OUT}/figures/{{figure}}.png",
@@ -45,6 +47,10 @@ rule figure:
     benchmark:
         f"{OUT}/benchmarks/figure/{{figure}}.tsv"
     localrule: True
+    params:
+        code=lambda wildcards: code_digest(
+            "dara.drawing:figure", FLOW.outputs.module("figures", wildcards.figure)
+        ),
     shell:
         "python -m dara figure {wildcards.figure} {input.configuration:q} > {log:q} 2>&1"
 
@@ -57,7 +63,6 @@ rule side_by_side:
         settings=lambda wildcards: FLOW.outputs.settings(
             "side_by_side", wildcards.table
         ),
-        code=lambda wildcards: FLOW.outputs.code("side_by_side", wildcards.table),
     output:
         report(
             f"{OUT}/tables/{{table}}_side_by_side.md",
@@ -71,6 +76,11 @@ rule side_by_side:
     benchmark:
         f"{OUT}/benchmarks/side_by_side/{{table}}.tsv"
     localrule: True
+    params:
+        code=lambda wildcards: code_digest(
+            "dara.drawing:side_by_side",
+            FLOW.outputs.module("side_by_side", wildcards.table),
+        ),
     shell:
         "python -m dara side-by-side {wildcards.table} {input.configuration:q} > {log:q} 2>&1"
 
@@ -89,6 +99,8 @@ rule html_report:
     benchmark:
         f"{OUT}/benchmarks/report.tsv"
     localrule: True
+    params:
+        code=lambda wildcards: code_digest("dara.verbs.analysis:report"),
     shell:
         "python -m dara report {input.configuration:q} > {log:q} 2>&1"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dara.files import read_json
@@ -53,17 +54,23 @@ def cache(arguments: argparse.Namespace) -> None:
 
 def table(arguments: argparse.Namespace) -> None:
     """Build one table as Markdown, LaTeX and CSV."""
-    _draw(arguments, "tables")
+    from dara import drawing
+
+    _draw(arguments, drawing.table, drawing.published_table)
 
 
 def figure(arguments: argparse.Namespace) -> None:
     """Draw one figure as PNG and SVG."""
-    _draw(arguments, "figures")
+    from dara import drawing
+
+    _draw(arguments, drawing.figure, drawing.published_figure)
 
 
 def side_by_side(arguments: argparse.Namespace) -> None:
     """Build one table of ours beside the published numbers."""
-    _draw(arguments, "side_by_side")
+    from dara import drawing
+
+    drawing.side_by_side(_workflow(arguments), arguments.output)
 
 
 def report(arguments: argparse.Namespace) -> None:
@@ -74,13 +81,11 @@ def report(arguments: argparse.Namespace) -> None:
     write_report(flow, flow.paths.root / "report.html")
 
 
-def _draw(arguments: argparse.Namespace, kind: str) -> None:
-    from dara.drawing import draw_ours, draw_published
-
+def _draw(arguments: argparse.Namespace, ours: Callable, theirs: Callable) -> None:
     if arguments.configuration.is_dir():
-        draw_published(arguments.root, arguments.configuration, kind, arguments.output)
+        theirs(arguments.root, arguments.configuration, arguments.output)
     else:
-        draw_ours(_workflow(arguments), kind, arguments.output)
+        ours(_workflow(arguments), arguments.output)
 
 
 def _workflow(arguments: argparse.Namespace) -> Workflow:

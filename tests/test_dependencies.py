@@ -1,0 +1,152 @@
+"""Edited code leaves no old number: what it computes and draws is planned again, and nothing is trained for it."""
+
+import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from dara.dependencies import code_digest, files
+from project import ROOT
+
+PACKAGE = {
+    "__init__.py": "",
+    "draw.py": "from typing import TYPE_CHECKING\nfrom p.look import color\nif TYPE_CHECKING:\n    import p.plan\n"
+    "def table(plan: p.plan.Plan): from .sub import mean; return mean\ndef figure(): return color()\n",
+    "look.py": "import p.draw\nfrom p import names\nLABELS = {1: names}\ndef color(): return p.draw\n",
+    "names.py": "def kept(function): return function\n@kept\ndef found_elsewhere(): from p.rows import row\n",
+    "rows.py": "",
+    "plan.py": "class Plan: pass\n",
+    "sub/__init__.py": "from p.sub.mean import mean\nfrom p.sub.spread import spread\n",
+    "sub/mean.py": "def mean(): pass\n",
+    "sub/spread.py": "def spread(): pass\n",
+    "sub/page.jinja": "a page",
+    "sub/.page.jinja.swp": "what an editor left",
+}
+
+
+def package(directory: Path, **edited: str) -> Path:
+    for name, text in PACKAGE.items():
+        path = directory / "p" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(edited.get(path.stem, text))
+    return directory / "p"
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("p.draw:table", {"draw.py", "sub/__init__.py", "sub/mean.py", "sub/page.jinja"}),
+        (
+            "p.draw:figure",
+            {"draw.py", "look.py", "names.py", "rows.py", "sub/__init__.py", "sub/mean.py", "sub/page.jinja"},
+        ),
+        ("p.sub", {"sub/__init__.py", "sub/mean.py", "sub/spread.py", "sub/page.jinja"}),
+        ("p.names", {"names.py", "rows.py"}),
+    ],
+)
+def test_code_is_what_a_function_can_reach_through_names_and_imports_and_the_data_beside_it(tmp_path, target, expected):
+    """`figure` uses `look`, which uses all of `draw`; what only type checkers import is not run."""
+    p = package(tmp_path)
+    assert {path.relative_to(p).as_posix() for path in files(target, package=p)} == {"__init__.py", *expected}
+
+
+@pytest.mark.parametrize("target", ["p.drawing", "p.draw:tables", "q.draw"])
+def test_code_that_is_not_there_is_an_error(tmp_path, target):
+    with pytest.raises(ValueError, match=f"there is no {target}"):
+        files(target, package=package(tmp_path))
+
+
+def test_a_digest_is_another_one_after_an_edit_but_for_comments_and_layout(tmp_path):
+    edits = {"same": "def mean():  # nothing\n\n    pass\n", "other": "def mean(): return 1\n"}
+    first = code_digest("p.draw:table", package=package(tmp_path))
+    digests = {
+        name: code_digest("p.draw:table", package=package(tmp_path / name, mean=text)) for name, text in edits.items()
+    }
+    assert digests["same"] == first != digests["other"]
+    assert code_digest("p.draw:table", package=package(tmp_path / "page", page="another page")) != first
+
+
+DRAWN = ("table", "figure", "side_by_side")
+PUBLISHED = ("published_table", "published_figure")
+COMMENTED = ("analysis/crossing.py", "analysis/tables/marks.py", "analysis/figures/look.py", "report/html.py", "dag.py")
+EDITS = {
+    "a comment": [(name, "from __future__", "# why\nfrom __future__") for name in COMMENTED],
+    "a statistic": [("analysis/crossing.py", "WINDOW = 10", "WINDOW = 5")],
+    "a helper of tables": [("analysis/tables/marks.py", "\nfrom dara", "\nEDITED = 1\nfrom dara")],
+    "a helper of figures": [("analysis/figures/look.py", "PAGE_WIDTH = 7.0", "PAGE_WIDTH = 6.0")],
+    "a figure": [("analysis/figures/learning_curves.py", "\nfrom dara", "\nEDITED = 1\nfrom dara")],
+    "the report's page": [("report/template.html.jinja", "<body", "<body class='edited'")],
+    "a view": [("analysis/view_published.py", "\nfrom dara", "\nEDITED = 1\nfrom dara")],
+}
+"""Name -> (file of the package, text in it, what it becomes)."""
+SHELL = re.compile(r'^    shell:\n(?: {8}"[^\n]*\n)+', re.M)
+JOB = re.compile(r"^(?:local)?rule (\w+):\n(?:    input: .*\n)?    output: (.*)$", re.M)
+
+
+def planned(clone: Path, *options: str) -> dict[str, set[str]]:
+    """The jobs that Snakemake runs, by rule, each by the names of what it makes."""
+    options = ("--cores", "2", "--configfile", "config/presets/smoke.yaml", *options, "--", "all", "html", "published")
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", *options], cwd=clone, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:]
+    jobs: dict[str, set[str]] = {}
+    for rule, made in JOB.findall(done.stdout):
+        jobs.setdefault(rule, set()).update(Path(file).stem for file in made.split(", "))
+    return jobs
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> tuple[Path, dict[str, set[str]]]:
+    """A clone in which every rule was run, but made empty files; and what it made."""
+    ignored = shutil.ignore_patterns("cached")
+    clone = shutil.copytree(ROOT, tmp_path_factory.mktemp("built") / "clone", symlinks=True, ignore=ignored)
+    for rules in (clone / "workflow/rules").glob("*.smk"):
+        rules.write_text(SHELL.sub('    shell:\n        "touch {output}"\n', rules.read_text()))
+    return clone, planned(clone)
+
+
+def after(built: Path, clone: Path, edits: list[tuple[str, str, str]]) -> dict[str, set[str]]:
+    """What is planned after edits."""
+    shutil.copytree(built, clone, symlinks=True)
+    for name, old, new in edits:
+        path = clone / "workflow/dara" / name
+        text = path.read_text()
+        assert old in text, f"{name} has no {old!r}"
+        path.write_text(text.replace(old, new, 1))
+    return planned(clone, "-n")
+
+
+@pytest.mark.slow
+def test_what_edited_code_makes_is_planned_again_and_nothing_else(built, tmp_path):
+    clone, made = built
+    assert made.keys() >= {"train", "evaluate", "score", "collect", "analyse", *DRAWN, *PUBLISHED, "html_report"}
+    with ThreadPoolExecutor(2) as pool:
+        started = {name: pool.submit(after, clone, tmp_path / name, edits) for name, edits in EDITS.items()}
+        found = {name: job.result() for name, job in started.items()}
+
+    def all_of(*rules: str) -> dict[str, set[str]]:
+        return {rule: made[rule] for rule in rules}
+
+    report = all_of("html_report")
+    assert found == {
+        "a comment": {},
+        "a statistic": all_of("analyse", *DRAWN, *PUBLISHED, "html_report"),
+        "a helper of tables": {
+            "table": {"comparisons", "math_comparisons", "math_thresholds"},
+            "side_by_side": {"tool_summary_side_by_side", "math_summary_side_by_side"},
+            "published_table": {"math_thresholds"},
+            **report,
+        },
+        "a helper of figures": all_of("figure", "published_figure", "html_report"),
+        "a figure": {"figure": {"learning", "math_learning"}, "published_figure": {"learning"}, **report},
+        "the report's page": report,
+        "a view": {
+            "table": {"tool_step60", "tool_step100", "tool_hyperparameters", "math_step50", "math_hyperparameters"},
+            **all_of("side_by_side", *PUBLISHED, "html_report"),
+        },
+    }
