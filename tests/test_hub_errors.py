@@ -275,6 +275,15 @@ def test_a_full_disk_is_no_fault_of_the_host(fetch, monkeypatch):
         fetch("http://mirror.test").dataset("one")
 
 
+def test_a_storage_of_the_hub_that_a_firewall_hides(fetch, monkeypatch):
+    def read(*_):
+        raise RuntimeError("Data processing error: CAS service error : error sending request")
+
+    monkeypatch.setattr(downloads, "snapshot", read)
+    with pytest.raises(ValueError, match=r"model owner/model .* cannot be read \(.*CAS service.*HF_HUB_DISABLE_XET=1"):
+        fetch("http://mirror.test").model("owner/model", COMMIT)
+
+
 def test_a_machine_that_is_told_to_be_offline(fetch, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ValueError, match="HF_HUB_OFFLINE is set"):

@@ -35,6 +35,7 @@ set-resources:
   evaluate: {slurm_partition: preemptible}
 slurm-init-seconds-before-status-checks: 2
 latency-wait: 5
+max-status-checks-per-second: 1
 """
 
 

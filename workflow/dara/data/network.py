@@ -28,8 +28,8 @@ ADVICE = {
 }
 """Status of an answer -> what to do; of a fault of the host (500 and above), to try again later."""
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
-ERRORS = (OSError, json.JSONDecodeError, httpx.HTTPError, httpx.InvalidURL)
-"""What fetching raises for a fault of the network, a host, or what it sends."""
+ERRORS = (OSError, json.JSONDecodeError, httpx.HTTPError, httpx.InvalidURL, RuntimeError)
+"""What fetching raises for a fault of the network, a host, or what it sends. RuntimeError: the hub's storage, Xet."""
 
 
 def unreachable(address: str) -> str | None:
@@ -76,6 +76,8 @@ def reason(error: BaseException, address: str) -> str:
             )
         if isinstance(item, ssl.SSLError):
             return f"{host} does not speak HTTPS ({told})"
+        if isinstance(item, RuntimeError):
+            return f"the storage that {host} names cannot be read ({told}); HF_HUB_DISABLE_XET=1 fetches without it"
         if isinstance(item, httpx.TimeoutException):
             return f"{host} gave no answer in time{_through(address)} ({told})"
         if isinstance(item, json.JSONDecodeError) or type(item).__name__ == "FileMetadataError":
