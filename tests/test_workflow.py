@@ -282,10 +282,11 @@ ODD = """it's $HOME; #1 & "2"%"""
 def test_results_and_scratch_may_have_any_name(tmp_path):
     """Spaces, quotes and what a shell has a meaning for: from data to a table, with nothing beside its place.
 
-    So may the clone, and the environment that the Python is of.
+    So may the clone, and the environment that the Python is of; and the results may be a link.
     """
     clone, disk = copy_repository(tmp_path / f"clone {ODD}"), tmp_path / f"disk {ODD}"
-    disk.mkdir()
+    (disk / "results").mkdir(parents=True)
+    (clone / f"results {ODD}").symlink_to(disk / "results")
     preset = read_yaml(clone / "config/presets/smoke.yaml")
     del preset["experiments"]["math_main"], preset["tasks"]["math"]
     preset["experiments"]["tool_main"]["methods"] = ["gdpo"]
@@ -302,7 +303,7 @@ def test_results_and_scratch_may_have_any_name(tmp_path):
     assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
     assert "GDPO" in (clone / f"results {ODD}/smoke/tables/runs.md").read_text()
     assert len(list((disk / f"scratch {ODD}").glob("*/step_2/model.safetensors"))) == 1
-    assert {path.name for path in clone.iterdir()} - before == {".snakemake", f"results {ODD}"}
+    assert {path.name for path in clone.iterdir()} - before == {".snakemake"}
     clean = [sys.executable, "-m", "dara", "--root", str(clone), "clean", "--results", "--preset", "smoke"]
     search = {"PYTHONPATH": str(clone / "workflow"), "DARA_TEST_DISK": str(disk)}
     done = subprocess.run(clean, env=environment() | search, capture_output=True, text=True)
