@@ -5,16 +5,18 @@
 # The other targets are listed by `make help`.
 
 PRESET ?= laptop
-PYTHON ?= python3.11
+PYTHON ?= python3
 # Options of pytest, for example -k methods.
 TEST_OPTIONS ?=
-# Options for every pip call, for example the CPU index of PyTorch on a machine where pip would take a CUDA build.
-PIP_OPTIONS ?=
+# What installs the packages: uv (which comes with them, and has pip's settings), or pip alone; and options for it.
+INSTALLER ?= uv
+INSTALL_OPTIONS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
 # Jobs that run at once share the machine's memory, and have its GPUs one after the other.
 MEMORY_MB := $(shell $(PYTHON) -c 'import os; print(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 10**6)' 2>/dev/null)
+CREATE = $(PYTHON) envs/create.py --installer $(INSTALLER) --options='$(INSTALL_OPTIONS)'
 SNAKEMAKE := $(BIN)/snakemake --profile profiles/local --resources gpu=1 $(if $(MEMORY_MB),mem_mb=$(MEMORY_MB))
 RESULTS := results/$(PRESET)
 REPORT := $(RESULTS)/snakemake_report.html
@@ -32,18 +34,13 @@ openrlhf-cpu: .venv-openrlhf/.complete ## OpenRLHF, Ray, DeepSpeed and vLLM for 
 openrlhf-cuda: .venv-cuda/.complete ## the same for CUDA; see the head of envs/openrlhf-cuda.txt
 
 .venv-openrlhf/.complete: envs/openrlhf-cpu.txt
-	envs/create $(PYTHON) $< .venv-openrlhf $(PIP_OPTIONS)
+	$(CREATE) $< .venv-openrlhf
 
 .venv-cuda/.complete: envs/openrlhf-cuda.txt
-	envs/create $(PYTHON) $< .venv-cuda $(PIP_OPTIONS)
+	$(CREATE) $< .venv-cuda
 
 $(VENV)/.complete: envs/laptop.txt pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || \
-	  { echo "Python 3.11 is needed, and $(PYTHON) is not it; name yours: make PYTHON=/path/to/python3.11"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_OPTIONS) --no-deps -r envs/laptop.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	touch $@
+	$(CREATE) $< $(VENV) --editable
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -77,14 +74,14 @@ test-slurm: environment ## the workflow on a real Slurm of one node with pretend
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slurm $(TEST_OPTIONS)
 
 check: environment ## formatting and lint
-	$(BIN)/ruff check workflow tests
-	$(BIN)/ruff format --check workflow tests
+	$(BIN)/ruff check workflow tests envs
+	$(BIN)/ruff format --check workflow tests envs
 	$(BIN)/snakefmt --check Snakefile workflow/rules
 	$(BIN)/dara check-config
 
 format: environment ## format all code
-	$(BIN)/ruff check --fix workflow tests
-	$(BIN)/ruff format workflow tests
+	$(BIN)/ruff check --fix workflow tests envs
+	$(BIN)/ruff format workflow tests envs
 	$(BIN)/snakefmt Snakefile workflow/rules
 
 keys: environment ## the page of documented configuration keys, from the models

@@ -10,6 +10,7 @@ import hashlib
 import logging
 import socket
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
@@ -18,8 +19,8 @@ log = logging.getLogger(__name__)
 
 
 def build_directory() -> Path:
-    """TORCH_EXTENSIONS_DIR of a run's processes."""
-    environment = hashlib.sha256(sys.prefix.encode()).hexdigest()[:8]
+    """TORCH_EXTENSIONS_DIR of a run's processes: code built for another Python or torch in the same place does not load."""
+    environment = hashlib.sha256(f"{sys.prefix} {sys.version} {version('torch')}".encode()).hexdigest()[:8]
     return Path.home() / ".cache" / "dara" / "torch_extensions" / f"{socket.gethostname()}-{environment}"
 
 
