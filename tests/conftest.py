@@ -1,8 +1,11 @@
 """Options of the test suite, and surroundings in which nothing is the user's."""
 
+import contextlib
 import json
 import os
 import re
+import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -14,20 +17,32 @@ OF_THE_USER = re.compile("DARA_|GIT_|HF_|HUGGING|MATPLOTLIB|MPL|SLURM_|SNAKEMAKE
 """How variables begin that settings of the user's are in: of this project, and of what it calls."""
 
 
-def pytest_sessionstart(session):
-    """Be in an empty directory, without settings, caches and profiles of the user's, before a test module is imported.
-
-    Relative paths, such as results/ and .scratch, are then not those of the clone.
-    """
-    home = tempfile.TemporaryDirectory(prefix="dara-home-")
-    session.config.add_cleanup(home.cleanup)
+def pytest_configure(config):
+    """Settings, caches and profiles of the user's are gone before a test module is imported."""
     for name in filter(OF_THE_USER.match, [*os.environ]):
         del os.environ[name]
-    absent = {name: f"{home.name}/{name}" for name in ("XDG_CONFIG_HOME", "XDG_CONFIG_DIRS", "HF_HOME")}
+    home = tempfile.TemporaryDirectory(prefix="dara-home-")
+    config.add_cleanup(home.cleanup)
+    empty = {name: f"{home.name}/{name}" for name in ("XDG_CONFIG_HOME", "XDG_CONFIG_DIRS", "HF_HOME")}
     git = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
     # Servers of tests are on this machine. Processes that tests start have this package, wherever they are.
-    os.environ.update(absent | git | {"no_proxy": "*", "NO_PROXY": "*", "PYTHONPATH": str(CLONE / "workflow")})
-    os.chdir(home.name)
+    os.environ.update(empty | git | {"no_proxy": "*", "NO_PROXY": "*", "PYTHONPATH": str(CLONE / "workflow")})
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _outside_of_the_clone(tmp_path_factory):
+    """Relative paths, such as results/ and .scratch, are not those of the clone."""
+    with contextlib.chdir(tmp_path_factory.mktemp("working_directory")):
+        yield
+
+
+@pytest.fixture
+def git():
+    """A function that runs git in a directory; the test skips where there is none."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not here")
+    identity = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+    return lambda directory, *words: subprocess.run(["git", "-C", str(directory), *identity, *words], check=True)
 
 
 def pytest_addoption(parser):

@@ -40,7 +40,7 @@ def copy_project(clone: Path, to: Path) -> Path:
         source, target = clone / name, to / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_file():
-            shutil.copy2(source, target)
+            shutil.copy(source, target)
         elif source.is_symlink():
             target.symlink_to(source.readlink())
     return to

@@ -468,11 +468,10 @@ def test_what_no_workflow_made_is_not_deleted(flow):
     assert (flow.paths.root / "data").is_dir()
 
 
-def test_results_with_files_of_git_are_not_deleted(told):
+def test_results_with_files_of_git_are_not_deleted(told, git):
     (told.paths.root / "kept.csv").write_text("a")
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
-    for command in (["init", "-q"], ["add", "-f", "results/smoke/kept.csv"]):
-        subprocess.run([*git, *command], check=True)
+    git(".", "init", "-q")
+    git(".", "add", "-f", "results/smoke/kept.csv")
     with pytest.raises(ValueError, match=r"holds 1 files that are kept in git \(the first: kept\.csv\)"):
         clean_results(told, dry_run=False)
     assert (told.paths.root / "kept.csv").is_file()

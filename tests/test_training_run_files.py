@@ -3,7 +3,6 @@
 import gzip
 import json
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
@@ -133,11 +132,10 @@ def test_inputs_may_change_before_the_first_checkpoint_only(tmp_path):
         run_files.check_inputs(tmp_path, {"train.jsonl": "c", "model.safetensors": "d"})
 
 
-def test_git_commit(tmp_path):
+def test_git_commit(tmp_path, git):
     assert run_files.git_commit(tmp_path) is None
-    identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
-    for command in (["init", "-q"], [*identity, "commit", "-q", "--allow-empty", "-m", "x"]):
-        subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "x")
     assert len(run_files.git_commit(tmp_path)) == 40
 
 

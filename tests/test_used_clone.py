@@ -1,6 +1,7 @@
 """Tests in a clone that was used: nothing that workflows and people left there changes one, and none changes it."""
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -14,52 +15,52 @@ from dara.runs import plan_runs
 from project import ROOT, copy_project
 
 NO_TEXT = b"{\xff: ["
+PRESETS = ("laptop", "paper", "smoke")
 LEFT = [
-    *(f"results/{name}/configuration.json" for name in ("laptop", "laptop-study", "mine", "paper", "smoke")),
-    *("results/laptop/data/runs.csv", "results/published/tables/runs.md", "results/published/data/mine.csv"),
-    *(
-        "results/cached/math-mine/spec.json",
-        "results/cached/math-mine/metrics.jsonl.gz",
-        "logs/slurm/rule_train/x/1.log",
-    ),
-    *(".snakemake/workflow/lock", ".snakemake/locks/0.output.lock", ".snakemake/metadata/cmVzdWx0cw=="),
-    *("config/presets/broken.yaml", "config/experiments/broken.yaml", "profiles/default/config.yaml", "matplotlibrc"),
-]
-"""Files of a used clone. Each is no text, and so what reads one fails."""
+    *(f"clone/results/{name}/configuration.json" for name in ("laptop", "laptop-study", "mine", "paper", "smoke")),
+    *("clone/results/laptop/data/runs.csv", "clone/results/published/tables/runs.md", "clone/results/published/data/my.csv"),
+    *(f"clone/results/cached/math-mine/{name}" for name in ("spec.json", "manifest.json", "metrics.jsonl.gz")),
+    *(f"clone/.snakemake/{name}" for name in ("workflow/lock", "locks/0.output.lock", "metadata/cmVzdWx0cw==")),
+    *("clone/config/presets/broken.yaml", "clone/config/experiments/broken.yaml"),
+    *("clone/profiles/default/config.yaml", "clone/logs/slurm/rule_train/x/1.log"),
+    *("home/git/config", "home/matplotlib/matplotlibrc", "home/snakemake/slurm/config.yaml"),
+]  # fmt: skip
+"""Files that workflows and people leave. Each is no text, so what reads one fails."""
 OF_RUNS = ("metrics.jsonl", "manifest.json", "spec.json", "starts.json", "owners.json", "lock", "train.log")
-OWN_METHOD = 'my_method: {function: "my_methods.py:contributions", label: Mine, color: "#8c564b"}\n'
+OWN_METHOD = 'used: {function: "used.py:contributions", label: Used, color: "#040302"}\n'
 SETTINGS = {
     **{"SNAKEMAKE_PROFILE": "nowhere", "GIT_DIR": "/nowhere", "GIT_INDEX_FILE": "/nowhere", "DARA_WORKFLOW": "x/1/1"},
     **{"HF_HOME": "/dev/null", "HF_HUB_OFFLINE": "1", "http_proxy": "http://127.0.0.1:9", "PYTHONPATH": "workflow"},
 }
-SELECTION = ("cache", "config", "dag", "outputs", "parent", "planning", "published", "status", "training_divergence")
+SELECTION = [f"tests/test_{name}.py" for name in ("config", "dag", "parent", "planning", "published", "status")]
+SELECTION += ["tests/test_hub_mirror.py", "tests/test_training_run_files.py::test_git_commit"]
+SELECTION += ["tests/test_profiles.py::test_both_literal_commands_plan_the_smoke_preset_without_a_gpu"]
 
 
 @pytest.fixture
-def used(tmp_path) -> Path:
+def used(tmp_path, git) -> Path:
     """A clone with results of every preset, scratch on another disk, presets, a method and odd files of its user's."""
     clone = shutil.copytree(ROOT, tmp_path / "clone", symlinks=True)
-    commit_all(clone)
+    git(clone, "init", "-q")
+    git(clone, "add", ".")
     (tmp_path / "disk").mkdir()
     (clone / ".scratch").symlink_to(tmp_path / "disk")
-    presets = [load_preset(ROOT, ROOT / f"config/presets/{name}.yaml") for name in ("laptop", "smoke", "paper")]
-    runs = [(configuration.preset.preset, run) for configuration in presets for run in plan_runs(configuration).runs]
-    folders = [folder for preset, run in runs for folder in (f"results/{preset}/runs/{run}", f".scratch/{run}")]
-    for name in [*LEFT, *(f"{folder}/{file}" for folder in folders for file in OF_RUNS)]:
-        write(clone / name, NO_TEXT)
+    plans = {name: plan_runs(load_preset(ROOT, ROOT / f"config/presets/{name}.yaml")) for name in PRESETS}
+    runs = [(preset, run) for preset, plan in plans.items() for run in plan.runs]
+    folders = [folder for preset, run in runs for folder in (f"clone/results/{preset}/runs/{run}", f"disk/{run}")]
+    left = [*LEFT, *(f"{folder}/{file}" for folder in folders for file in OF_RUNS)]
+    for model in plans["paper"].models.values():
+        left.append(f"disk/hub/models/{model.hub.replace('/', '--')}/{model.revision}/config.json")
+    for name in left:
+        write(tmp_path / name, NO_TEXT)
     write(clone / "config/presets/mine.yaml", b"preset: mine\nextends: laptop\n")
-    write(clone / "config/my_methods.py", b"def contributions(batch):\n    return batch.z\n")
+    write(clone / "config/used.py", b"def contributions(batch):\n    return batch.z\n")
     with (clone / "config/methods.yaml").open("a") as methods:
         methods.write(OWN_METHOD)
     (clone / "config/presets/gone.yaml").symlink_to("nowhere")
     for name in ("config/presets/pipe.yaml", "results/published/data/pipe.csv", ".scratch/pipe"):
         os.mkfifo(clone / name)  # what reads one waits for ever
     return clone
-
-
-def commit_all(clone: Path) -> None:
-    for command in (["init", "-q"], ["add", "."]):
-        subprocess.run(["git", "-c", "core.compression=0", *command], cwd=clone, check=True)
 
 
 def write(path: Path, content: bytes = b"") -> None:
@@ -79,18 +80,10 @@ def everything(directory: Path) -> dict[Path, tuple]:
 @pytest.mark.slow
 def test_tests_pass_in_a_used_clone_and_leave_it_as_it_is(used, tmp_path, tmp_path_factory):
     before = everything(tmp_path)
-    inner = [
-        "-m",
-        "pytest",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "--basetemp",
-        str(tmp_path_factory.mktemp("inner") / "tmp"),
-    ]
+    options = f"-x -p no:cacheprovider --basetemp={tmp_path_factory.mktemp('inner') / 'tmp'}"
+    settings = {"XDG_CONFIG_HOME": str(tmp_path / "home"), "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": options}
     done = subprocess.run(
-        [sys.executable, *inner, *(f"tests/test_{name}.py" for name in SELECTION)],
-        cwd=used, env=os.environ | SETTINGS | {"PYTHONDONTWRITEBYTECODE": "1"}, timeout=600,
+        [sys.executable, "-m", "pytest", *SELECTION], cwd=used, env=os.environ | SETTINGS | settings, timeout=1800,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-6000:]
@@ -98,21 +91,26 @@ def test_tests_pass_in_a_used_clone_and_leave_it_as_it_is(used, tmp_path, tmp_pa
     assert [path for path in before | after if before.get(path) != after.get(path)] == []
 
 
+COPIED = {
+    "Snakefile",
+    "config/presets/smoke.yaml",
+    "results/cached/x",
+    "slurm",
+    "workflow/dara/a b.py",
+    "workflow/dara/new.py",
+}
+
+
 @pytest.fixture
-def small(tmp_path) -> Path:
+def small(tmp_path, git) -> Path:
     """A clone of a few committed files, with others that are not committed."""
     clone = tmp_path / "small"
-    for name in (
-        "Snakefile",
-        "config/config.yaml",
-        "config/presets/smoke.yaml",
-        "workflow/dara/a b.py",
-        "results/cached/x",
-    ):
+    for name in ("Snakefile", "config/config.yaml", *COPIED - {"slurm", "workflow/dara/new.py"}):
         write(clone / name, b"committed")
     (clone / "slurm").symlink_to("config")
     write(clone / ".gitignore", b"__pycache__/\n")
-    commit_all(clone)
+    git(clone, "init", "-q")
+    git(clone, "add", ".")
     for name in ("config/presets/mine.yaml", "results/cached/y", "results/laptop/x", ".scratch/x", "notes"):
         write(clone / name)
     for name in ("workflow/dara/new.py", "workflow/dara/__pycache__/a.pyc", "Snakefile"):
@@ -120,10 +118,6 @@ def small(tmp_path) -> Path:
     os.mkfifo(clone / "workflow/dara/pipe")
     (clone / "config/config.yaml").unlink()
     return clone
-
-
-COPIED = {"Snakefile", "config/presets/smoke.yaml", "results/cached/x", "slurm"}
-COPIED |= {"workflow/dara/a b.py", "workflow/dara/new.py"}
 
 
 def names(directory: Path) -> set[str]:
@@ -137,13 +131,20 @@ def test_the_copy_has_what_is_committed_and_new_code_as_they_are_now(small, tmp_
     assert (copy / "slurm").readlink() == Path("config")
 
 
-@pytest.mark.parametrize("git", ["absent", "an archive", "damaged"])
-def test_without_git_the_copy_has_all_that_is_where_sources_are(small, tmp_path, monkeypatch, git):
-    if git == "absent":
+@pytest.mark.parametrize("reason", ["no git", "an archive", "damaged"])
+def test_without_git_the_copy_has_all_that_is_where_sources_are(small, tmp_path, monkeypatch, reason):
+    if reason == "no git":
         monkeypatch.setenv("PATH", str(tmp_path))
-    elif git == "damaged":
+    elif reason == "damaged":
         (small / ".git/HEAD").unlink()
     else:
         shutil.rmtree(small / ".git")
     copy = copy_project(small, tmp_path / "copy")
     assert names(copy) == COPIED | {"config/presets/mine.yaml", "results/cached/y"}
+
+
+def test_no_test_finds_the_clone_by_itself():
+    """Its root is `project.ROOT`. What conftest.py and project.py find is the clone that they make others independent of."""
+    mine = re.compile(r"\(__file__\)(\.resolve\(\))?\.(parents\[1\]|parent\.parent)")
+    found = {path.name for path in Path(__file__).parent.glob("*.py") if mine.search(path.read_text(encoding="utf-8"))}
+    assert found == {"conftest.py", "project.py"}
