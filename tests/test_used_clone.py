@@ -1,6 +1,7 @@
 """Tests in a clone that was used: nothing that workflows and people left there changes one, and none changes it."""
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -140,3 +141,10 @@ def test_without_git_the_copy_has_all_that_is_where_sources_are(small, tmp_path,
         shutil.rmtree(small / ".git")
     copy = copy_project(small, tmp_path / "copy")
     assert names(copy) == COPIED | {"config/presets/mine.yaml", "results/cached/y"}
+
+
+def test_no_test_finds_the_clone_by_itself():
+    """Its root is `project.ROOT`. What conftest.py and project.py find is the clone that they make others independent of."""
+    mine = re.compile(r"\(__file__\)(\.resolve\(\))?\.(parents\[1\]|parent\.parent)")
+    found = {path.name for path in Path(__file__).parent.glob("*.py") if mine.search(path.read_text(encoding="utf-8"))}
+    assert found == {"conftest.py", "project.py"}
