@@ -72,7 +72,7 @@ def test_a_pipe_of_the_verbs_own_is_not_its_output(monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["keys", "--out", "x"])
     assert ended.value.code == 1
-    assert "Broken pipe" in capsys.readouterr().err
+    assert "broken pipe" in capsys.readouterr().err
 
 
 def test_output_in_this_process_is_left_as_it_was(capsys):

@@ -210,7 +210,8 @@ def _untested(flow: Workflow, results: list[Result], runs: list[Run]) -> list[st
             made.judgement.reason for made in result.comparisons if made.judgement.verdict is Verdict.NOT_TESTED
         ).items():
             found.append(f"“{result.claim.statement}” ({count} of {len(result.comparisons)} comparisons): {reason}.")
-    absent = [name for name in flow.configuration.experiments if name not in flow.configuration.preset.experiments]
+    files = sorted((flow.configuration.directory / "experiments").glob("*.yaml"))
+    absent = [file.stem for file in files if file.stem not in flow.configuration.preset.experiments]
     if absent:
         found.append(f"Experiments that this preset does not have: {', '.join(absent)}.")
     for outcome in ("missing", "diverged"):
