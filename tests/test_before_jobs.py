@@ -4,7 +4,6 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +11,9 @@ from dara.dag import Workflow
 from dara.loading import ConfigurationError, merge, read_yaml
 from dara.preflight import check_gpus, check_slurm, check_targets
 from dara.snakemake_command import Command
+from project import ROOT
 from test_workflow import environment
 
-ROOT = Path(__file__).parents[1]
 ANSWERS = "#!/bin/sh\n"
 REFUSES = "#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller' >&2\nexit 1\n"
 

@@ -16,9 +16,8 @@ from dara.dag import Workflow
 from dara.files import remove
 from dara.loading import merge, read_yaml
 from dara.owners import record_owner
+from project import ROOT
 from test_cleaning import base_of, begin, finish, score
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")

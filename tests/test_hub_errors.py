@@ -9,7 +9,6 @@ import ssl
 import subprocess
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
@@ -17,8 +16,8 @@ from dara.data import downloads, network
 from dara.data.hub import Fetch, check_available
 from dara.loading import ConfigurationError, load_preset
 from hub_fakes import COMMIT, pin, write_lock
+from project import ROOT
 
-ROOT = Path(__file__).parents[1]
 PAGE = b"<!DOCTYPE html><html><body>Welcome to the hotel</body></html>"
 
 

@@ -13,8 +13,8 @@ from dara.loading import ConfigurationError, load_all_presets, load_configuratio
 from dara.methods.loading import source_file
 from dara.places import NAME_LENGTH, RESERVED, as_written, check_name, check_output, expanded
 from dara.specs import HubModel, MethodSpec
+from project import ROOT
 
-ROOT = Path(__file__).parents[1]
 PATHS = ("results", "scratch", "training_environment", "evaluation_environment")
 
 

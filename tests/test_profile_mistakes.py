@@ -12,8 +12,7 @@ from snakemake.profiles import ProfileConfigFileParser
 from dara.loading import ConfigurationError
 from dara.profiles import MAPPINGS, SLURM, check_profiles
 from dara.snakemake_command import Command
-
-ROOT = Path(__file__).parents[1]
+from project import ROOT
 
 
 @pytest.fixture

@@ -3,15 +3,14 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from dara.cli import main
 from dara.stdout import OutputError, whole_output
+from project import ROOT
 from test_workflow import environment
 
-ROOT = Path(__file__).parents[1]
 VERBS = [["status"], ["plan"], ["--help"], ["status", "--help"]]
 BUFFERED = environment() | {"PYTHONUNBUFFERED": ""}
 UNBUFFERED = environment() | {"PYTHONUNBUFFERED": "1"}
