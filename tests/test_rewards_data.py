@@ -48,10 +48,10 @@ def test_toolrl_demonstrations_that_name_the_tag_in_their_thoughts_are_refused_a
 @pytest.mark.parametrize(
     ("name", "count", "numbers"),
     [
-        ("math500.jsonl", 500, 336),
+        ("math500.jsonl", 500, 338),
         ("aime24.jsonl", 30, 30),
         ("amc.jsonl", 83, 83),
-        ("minerva.jsonl", 272, 169),
+        ("minerva.jsonl", 272, 180),
         ("deepscaler_200.jsonl", 200, 122),
     ],
 )
