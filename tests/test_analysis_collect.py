@@ -157,7 +157,7 @@ class Study:
         collect(self.run_dirs, self.experiments, self.out, cached={self.diverged})
 
     def analyse(self):
-        analyse(self.run_dirs, self.score_dirs, self.experiments, THRESHOLDS, BENCHMARKS, self.out)
+        analyse(self.run_dirs, self.score_dirs, self.experiments, THRESHOLDS, BENCHMARKS, {}, self.out)
 
     def frame(self, name: str) -> pd.DataFrame:
         return read_frame(self.out / f"{name}.csv", name)
@@ -453,10 +453,11 @@ def test_a_threshold_of_a_reward_that_a_run_lacks(study):
             study.experiments,
             THRESHOLDS | {"main": {"format": [0.5]}},
             BENCHMARKS,
+            {},
             study.out,
         )
     with pytest.raises(RecordError, match="experiment second: its thresholds are not given"):
-        analyse(study.run_dirs, study.score_dirs, study.experiments, {"main": {}}, BENCHMARKS, study.out)
+        analyse(study.run_dirs, study.score_dirs, study.experiments, {"main": {}}, BENCHMARKS, {}, study.out)
 
 
 def tool_metrics(rng: np.random.Generator) -> dict[str, Metric]:

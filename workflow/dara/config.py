@@ -170,6 +170,11 @@ class Experiment(Model):
         description="rows of config/methods.yaml, or all of them"
     )
     thresholds: dict[str, tuple[Share, ...]] = Field(description="for a reward, the levels whose crossing is reported")
+    score_steps: tuple[Positive, ...] = Field(
+        (),
+        description="the authors' steps at which methods are compared in their scores, besides the last; a training of "
+        "less than 100 steps at the same share of it",
+    )
     tables: dict[OutputName, str] = Field(description="file name -> module in dara/analysis/tables/")
     side_by_side: dict[OutputName, str] = Field(
         default={}, description="name -> module whose table of ours stands beside the published: <name>_side_by_side"

@@ -44,6 +44,7 @@ def analyse(
     experiments: Mapping[str, Sequence[str]],
     thresholds: Mapping[str, Mapping[str, Sequence[float]]],
     benchmarks: Mapping[str, Sequence[str]],
+    score_steps: Mapping[str, Sequence[int]],
     out: Path,
 ) -> None:
     """Write checkpoint_scores.csv, score_intervals.csv, crossings.csv and energies.csv into `out`.
@@ -54,6 +55,7 @@ def analyse(
         experiments: as in `collect`.
         thresholds: for each experiment, the levels whose crossing is reported, by reward.
         benchmarks: for each task, the names of its benchmarks.
+        score_steps: for each experiment, the authors' steps at which its scores are compared.
         out: directory of the frames.
 
     Raises:
@@ -65,7 +67,7 @@ def analyse(
     write_frame(energies_frame(runs.values()), "energies", out / "energies.csv")
     scores = checkpoint_scores_frame(runs.values(), score_dirs, benchmarks)
     write_frame(scores, "checkpoint_scores", out / "checkpoint_scores.csv")
-    intervals = score_intervals_frame(runs, score_dirs, experiments, benchmarks)
+    intervals = score_intervals_frame(runs, score_dirs, experiments, benchmarks, score_steps)
     write_frame(intervals, "score_intervals", out / "score_intervals.csv")
 
 

@@ -8,6 +8,12 @@ BASE = "base"
 BASELINE = "gdpo"
 """What every other method is set against."""
 
+DARA = ("dara_asym", "dara_sym")
+"""The paper's two methods."""
+
+PAPER_METHODS = ("grpo", "gdpo", "dvao", "gd2po_hard", *DARA, "static_asym", "static_sym")
+"""The methods that the paper compares. Any other is set against DARA too."""
+
 FIXED = {"dara_asym": "static_asym", "dara_sym": "static_sym"}
 """A method whose weights follow the densities, and the same form with fixed weights."""
 

@@ -32,6 +32,7 @@ def analyse(arguments: argparse.Namespace) -> None:
         flow.plan.experiments,
         {name: experiments[name].thresholds for name in preset.experiments},
         {task: [item.name for item in settings.benchmarks] for task, settings in preset.tasks.items()},
+        {name: experiments[name].score_steps for name in preset.experiments},
         flow.paths.frames,
     )
 

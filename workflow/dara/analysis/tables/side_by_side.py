@@ -11,9 +11,8 @@ import pandas as pd
 from dara.analysis.intervals import LEVEL, RESAMPLES, keyed_generator, percentile_rank, t_interval
 from dara.analysis.names import BASE, BASELINE
 from dara.analysis.speed_up import speed_up
-from dara.analysis.survival import CrossingTimes, Kind, median_step, median_text
+from dara.analysis.survival import CrossingTimes, Kind, median_step, median_text, times_of
 from dara.analysis.tables.cells import MISSING
-from dara.analysis.tables.marks import times_of
 from dara.analysis.tables.pairs import Pair, Value, common_methods, pairs_table
 from dara.analysis.tables.render import Table
 from dara.analysis.tables.score_pairs import score_notes, score_pairs
