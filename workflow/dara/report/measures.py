@@ -20,10 +20,9 @@ from dara.analysis.compare import (
     paired,
     score_difference,
 )
-from dara.analysis.names import FIXED, PAPER_METHODS, SCORES
+from dara.analysis.names import FIXED, HEADLINE, PAPER_METHODS, SCORES
 from dara.analysis.survival import CrossingTimes, Kind, median_text, times_of
 from dara.analysis.tables.cells import MISSING, number, saved_text
-from dara.analysis.tables.side_by_side import HEADLINE
 from dara.analysis.view import Setting, name_of
 from dara.analysis.view_runs import RunsView
 from dara.report import paper
