@@ -175,8 +175,10 @@ class KL(Model):
 class Filter(Model):
     """Dynamic sampling: only groups that vary are trained on, and a step has its full number of them."""
 
-    criterion: Literal["sum_varies", "any_reward_varies"] = Field(description="which groups are kept")
-    candidate_prompts: Positive = Field(description="prompts of the first round of generation")
+    criterion: Literal["sum_varies", "any_reward_varies"] = Field(
+        description="groups that are kept: their weighted sum of the rewards varies, or a reward whose weight is not 0"
+    )
+    candidate_prompts: Positive = Field(description="prompts of the first round of generation, and at most of others")
     max_rounds: Positive = Field(description="rounds after which too few groups are an error, never a short batch")
 
 
@@ -243,6 +245,11 @@ class Benchmark(Model):
     """How a checkpoint is evaluated."""
 
     name: Literal[
+    @property
+    def reward_weights(self) -> tuple[float, ...]:
+        """What each reward counts for in their sum: a parameter of every method, 1 where it is not given."""
+        return tuple(self.method.params.get("reward_weights") or [1.0] * len(self.rewards))
+
         "laptop_tools", "laptop_math", "bfcl_v4", "math_five", "toolrl_validation", "deepscaler_validation"
     ] = Field(description="the benchmark in dara/evaluation/")
     samples: Positive = Field(description="responses a case")
