@@ -46,9 +46,20 @@ class Model(BaseModel):
 class Sampling(Model):
     """How responses are drawn from a policy."""
 
-    temperature: float = Field(gt=0, description="softmax temperature")
+    temperature: float = Field(ge=0, description="softmax temperature; 0, at evaluation alone: the likeliest token")
     top_p: float = Field(gt=0, le=1, description="nucleus mass; 1 keeps the whole vocabulary (top-k is always off)")
     max_response_tokens: Positive = Field(description="longest response in tokens, end token included")
+
+
+def _check_random(sampling: Sampling) -> Sampling:
+    if sampling.temperature == 0:
+        raise ValueError(
+            "temperature 0 gives every response of a group the same tokens, and no advantage; it must be above 0"
+        )
+    return sampling
+
+
+RolloutSampling = Annotated[Sampling, AfterValidator(_check_random)]
 
 
 class Optimizer(Model):
@@ -196,7 +207,7 @@ class RunSpec(Model):
     prompts_per_step: Positive = Field(description="prompts a rollout batch (B)")
     steps: Positive = Field(description="rollout batches")
     checkpoint_every: Positive = Field(description="steps between checkpoints; the last step is always one")
-    sampling: Sampling
+    sampling: RolloutSampling
     optimizer: Optimizer
     engine: Engine
     seed: Seed
@@ -267,7 +278,11 @@ class Benchmark(Model):
     max_steps: Positive = Field(20, description="multi-turn cases: outputs a turn before the case is ended")
 
     @model_validator(mode="after")
-    def _limit(self) -> Benchmark:
+    def _consistent(self) -> Benchmark:
+        if self.sampling.temperature == 0 and self.samples > 1:
+            raise ValueError(
+                f"samples is {self.samples}, but at temperature 0 all responses to a case are the same; set samples: 1"
+            )
         if self.name in ("laptop_math", "math_five") and self.length_limit is None:
             raise ValueError("length_limit is missing; the math benchmark needs it, in tokens with the end token")
         return self
