@@ -30,6 +30,7 @@ from dara.runs import (
     run_id,
     spec_sha256,
 )
+from dara.specs import RunSpec
 from project import ROOT
 
 
@@ -320,6 +321,15 @@ def test_a_misspelt_parameter_of_a_method_is_found_before_anything_runs(root):
 
 def test_the_page_of_keys_has_not_drifted():
     assert (ROOT / "docs/configuration.md").read_text() == keys_page(), "run `make keys`"
+
+
+def test_the_cached_runs_have_the_identities_that_they_were_trained_under():
+    paths = sorted((ROOT / "results/cached").glob("*/spec.json"))
+    assert len(paths) > 100
+    for path in paths:
+        spec = RunSpec.model_validate_json(path.read_text())
+        assert run_id(spec) == path.parent.name
+        assert spec_sha256(spec) == json.loads((path.parent / "manifest.json").read_text())["spec_sha256"]
 
 
 def test_a_key_that_is_added_later_leaves_identities_as_they_are():

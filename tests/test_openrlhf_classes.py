@@ -180,6 +180,31 @@ def test_entropy_is_a_mean_over_tokens_however_many_micro_batches_an_update_has(
 
 def test_the_weights_of_a_shard_are_looked_at():
     from dara.training.openrlhf.policy_actor import weights_are_finite
+        assert status["weights"]["entropy_loss"] == "token"
+        if kl_loss:
+            assert status["metrics"]["kl"].item() == pytest.approx(0.6**2 / 2)
+            assert status["weights"]["kl"] == "token"
+        else:
+            assert "kl" not in status["metrics"]
+
+
+def test_dual_clip_is_verls():
+    """verl 0.7: min(max(-A r, -A clip(r)), -A c) where A < 0, the usual loss elsewhere; a weight q >= 0 commutes."""
+    from openrlhf.models import PolicyLoss
+
+    ratios = torch.tensor([[0.5, 1.0, 1.25, 2.9, 3.0, 3.5, 50.0]])
+    mask = torch.ones(1, 7, dtype=torch.bool)
+    loss = PolicyLoss(clip_eps_low=0.2, clip_eps_high=0.28, dual_clip=3.0)
+    for advantage in (-2.0, -0.5, 0.0, 1.0):
+        for place, ratio in enumerate(ratios[0].tolist()):
+            usual = max(-advantage * ratio, -advantage * min(max(ratio, 0.8), 1.28))
+            expected = min(usual, -advantage * 3.0) if advantage < 0 else usual
+            only = torch.zeros_like(mask)
+            only[0, place] = True
+            for q in (1.0, 0.25):
+                given = torch.full_like(ratios, q * advantage)
+                made = loss(ratios.log(), torch.zeros_like(ratios), given, action_mask=only)[0]
+                assert made.item() == pytest.approx(q * expected, rel=1e-5)
 
     whole, shard = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.empty(0))
     shard.ds_tensor = torch.ones(2)  # ZeRO stage 3 leaves the parameter itself empty

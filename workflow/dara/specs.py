@@ -72,6 +72,9 @@ class Optimizer(Model):
     updates_per_step: Positive = Field(description="optimiser updates a rollout batch; whole groups go to an update")
     clip_low: Share = Field(description="the policy ratio is clipped at 1 - clip_low")
     clip_high: PositiveFloat = Field(description="the policy ratio is clipped at 1 + clip_high")
+    dual_clip: Annotated[float, Field(gt=1)] | None = Field(
+        None, description="where the advantage is negative, the policy ratio counts as this at most; none: no bound"
+    )
 
 
 class DataSpec(Model):
@@ -236,10 +239,16 @@ class RunSpec(Model):
         """What only OpenRLHF does must not be dropped in silence by the small engine."""
         only = ("kl", "entropy_coefficient", "filter", "precision", "sampler_seed")
         used = [name for name in only if getattr(self, name) != type(self).model_fields[name].default]
+        used += ["optimizer.dual_clip"] if self.optimizer.dual_clip is not None else []
         if self.engine == "trl" and used:
             raise ValueError(f"engine trl has no {', '.join(used)}; set engine: openrlhf")
         if self.engine == "trl" and isinstance(self.model, HubModel):
             raise ValueError(f"engine trl trains the laptop's models, not {self.model.hub}; set engine: openrlhf")
+
+    @property
+    def reward_weights(self) -> tuple[float, ...]:
+        """What each reward counts for in their sum: a parameter of every method, 1 where it is not given."""
+        return tuple(self.method.params.get("reward_weights") or [1.0] * len(self.rewards))
 
     @property
     def rollout_seed(self) -> int:
@@ -256,11 +265,6 @@ class Benchmark(Model):
     """How a checkpoint is evaluated."""
 
     name: Literal[
-    @property
-    def reward_weights(self) -> tuple[float, ...]:
-        """What each reward counts for in their sum: a parameter of every method, 1 where it is not given."""
-        return tuple(self.method.params.get("reward_weights") or [1.0] * len(self.rewards))
-
         "laptop_tools", "laptop_math", "bfcl_v4", "math_five", "toolrl_validation", "deepscaler_validation"
     ] = Field(description="the benchmark in dara/evaluation/")
     samples: Positive = Field(description="responses a case")
