@@ -120,7 +120,7 @@ def test_whole_groups_go_to_an_update_on_any_number_of_gpus(ranks, dynamic):
 # --- metrics of an update ---------------------------------------------------------------------------------------------
 
 
-def actor_trainer(entropy: float, tokens_of_the_update: float):
+def actor_trainer(entropy: float, tokens_of_the_update: float, *, kl_loss: bool = False):
     """A rank's trainer with a model that gives this entropy for each token; two micro-batches an update, two ranks."""
     import openrlhf.trainer.ray.ppo_actor as ppo_actor
     from openrlhf.models import PolicyLoss
@@ -153,16 +153,19 @@ def actor_trainer(entropy: float, tokens_of_the_update: float):
     )
     trainer.args = SimpleNamespace(
         actor=SimpleNamespace(entropy_coef=0.001),
-        algo=SimpleNamespace(kl=SimpleNamespace(use_loss=False)),
+        algo=SimpleNamespace(
+            kl=SimpleNamespace(use_loss=kl_loss, init_coef=5e-4, estimator="k2", unbiased_gradient=False)
+        ),
         train=SimpleNamespace(dynamic_batch_enable=True),
     )
     return trainer
 
 
-def test_entropy_is_a_mean_over_tokens_however_many_micro_batches_an_update_has():
+@pytest.mark.parametrize("kl_loss", [False, True])
+def test_entropy_and_kl_are_means_over_tokens_however_many_micro_batches_an_update_has(kl_loss):
     from openrlhf.trainer.ppo_utils.experience import Experience
 
-    trainer = actor_trainer(entropy=1.5, tokens_of_the_update=40.0)
+    trainer = actor_trainer(entropy=1.5, tokens_of_the_update=40.0, kl_loss=kl_loss)
     for step, n_tokens in enumerate((3, 5)):
         mask = torch.tensor([[False] + [True] * n_tokens])
         zeros = torch.zeros(mask.shape)
@@ -171,15 +174,12 @@ def test_entropy_is_a_mean_over_tokens_however_many_micro_batches_an_update_has(
             attention_mask=torch.ones(1, n_tokens + 2),
             action_mask=mask,
             action_log_probs=zeros,
+            base_action_log_probs=zeros - 0.6,
             advantages=zeros,
         )
         status = trainer.training_step(batch, 0.0, step, None)
         assert status["num_action_tokens"] == n_tokens
         assert status["metrics"]["entropy_loss"].item() == pytest.approx(1.5)
-
-
-def test_the_weights_of_a_shard_are_looked_at():
-    from dara.training.openrlhf.policy_actor import weights_are_finite
         assert status["weights"]["entropy_loss"] == "token"
         if kl_loss:
             assert status["metrics"]["kl"].item() == pytest.approx(0.6**2 / 2)
@@ -205,6 +205,10 @@ def test_dual_clip_is_verls():
                 given = torch.full_like(ratios, q * advantage)
                 made = loss(ratios.log(), torch.zeros_like(ratios), given, action_mask=only)[0]
                 assert made.item() == pytest.approx(q * expected, rel=1e-5)
+
+
+def test_the_weights_of_a_shard_are_looked_at():
+    from dara.training.openrlhf.policy_actor import weights_are_finite
 
     whole, shard = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.empty(0))
     shard.ds_tensor = torch.ones(2)  # ZeRO stage 3 leaves the parameter itself empty
