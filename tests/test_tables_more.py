@@ -371,13 +371,13 @@ def test_settings_of_the_papers_own_scale(task, name, rows):
     shown = table.frame.set_index("setting")["Value"]
     if task == "math":
         assert shown["dataset"] == "deepscaler at b6ae8c6"
-        assert (shown["kl_loss_coefficient"], shown["candidate_groups"]) == ("0.0005", "768")
+        assert (shown["kl_loss_coefficient"], shown["candidate_groups"], shown["dual_clip"]) == ("0.0005", "768", "3")
         assert shown["evaluation/length_limit_tokens"] == shown["length_limit_tokens"] == "4000"
     else:
         assert (shown["dataset"], shown["validation_rows"]) == ("toolrl at 8cee13e", "80")
         assert (shown["precision"], shown["final_normalization"]) == ("bfloat16", "token")
         assert cell(table, "Remark", setting="kl_reward_coefficient") == "only GRPO feels it"
-        assert "length_limit" not in shown  # a reward that this experiment has not
+        assert not {"length_limit", "dual_clip"} & set(shown.index)  # what this experiment has not
     hyperparameters.build_side_by_side(view, published(rows, name, task), preset)
 
 

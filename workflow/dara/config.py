@@ -44,6 +44,7 @@ from dara.specs import (
     PositiveFloat,
     Precision,
     Revision,
+    RolloutSampling,
     RunSpec,
     Sampling,
     Seed,
@@ -206,7 +207,7 @@ class TaskSettings(Model):
     prompts_per_step: Positive = Field(description="prompts a rollout batch (B)")
     steps: Positive = Field(description="rollout batches of a run")
     checkpoint_every: Positive = Field(10, description="steps between checkpoints that are evaluated")
-    sampling: Sampling = Field(description="sampling of the rollouts")
+    sampling: RolloutSampling = Field(description="sampling of the rollouts")
     optimizer: Optimizer
     benchmark: Benchmark
     validation: Benchmark | None = Field(None, description="the training rewards on rows that are never trained on")
