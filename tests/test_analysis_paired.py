@@ -74,10 +74,10 @@ def test_a_crossing_after_the_other_was_last_watched_has_no_order():
 
 
 def test_a_run_that_does_not_cross_counts_as_the_last_step_that_was_watched():
-    method = times({1: 20.0, 2: 30.0, 3: INF})
-    baseline = times({1: INF, 2: 40.0, 4: 10.0})
+    method = times({1: 20.0, 2: 30.0, 3: INF, 5: INF})
+    baseline = times({1: INF, 2: 40.0, 4: 10.0, 5: INF})
     pairs, tau, late = paired_steps(method, baseline)
-    assert (pairs.differences, tau, late) == ((-40.0, -10.0), 60.0, 1)
+    assert (pairs.differences, tau, late) == ((-40.0, -10.0, 0.0), 60.0, [1, 0, 2])
 
 
 def test_published_first_crossings_by_seed():

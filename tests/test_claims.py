@@ -308,6 +308,19 @@ def test_nobody_crosses_is_not_a_failure_of_the_claim():
     assert found.judgement == (UNTESTED, "no run of either method crosses in the planned steps")
 
 
+def test_pairs_of_which_neither_run_crosses_are_no_parity():
+    made = sources()
+    crossings = made.ours["math_main"].frames["crossings"]
+    late = (crossings["threshold"] == 0.99) & (crossings["seed"] == 101) & (crossings["method"] != "dara_sym")
+    crossings.loc[late, "stable_step"] = pd.NA
+    same = (crossings["threshold"] == 0.99) & (crossings["seed"] != 101) & (crossings["method"] == "dara_asym")
+    crossings.loc[same, "stable_step"] = 70
+    found = {(result.claim.id, result.method): result.judgement for result in assess(made)}
+    reason = "in 1 of 3 pairs neither run crosses in the planned steps"
+    assert found["length-99", "dara_asym"] == (OPEN, reason)
+    assert found["length-99", "dara_sym"].verdict is GOOD
+
+
 def test_a_users_own_method_has_the_same_rows():
     rows = other_methods(sources())
     assert list(rows) == ["tool_main"]

@@ -54,7 +54,8 @@ class Crossings:
     """The crossings of a method and of a baseline, compared.
 
     difference: of min(crossing, tau) over pairs, in steps; tau: the last step at which a crossing could be seen in all
-    runs; late: how many of the paired runs had not crossed by then; speed_up: of the medians.
+    runs; late: how many of the paired runs had not crossed by then; unseen: in how many pairs neither had, so that
+    their difference counts as 0 and is not known; speed_up: of the medians.
     """
 
     method: CrossingTimes
@@ -62,6 +63,7 @@ class Crossings:
     difference: Difference
     tau: float
     late: int
+    unseen: int
     speed_up: SpeedUp
 
 
@@ -133,7 +135,9 @@ def compare_times(
     if method is None or baseline is None:
         return None
     pairs, tau, late = paired_steps(method, baseline)
-    return Crossings(method, baseline, Difference.of(pairs), tau, late, speed_up(method, baseline, key=key))
+    unseen = sum(count == 2 for count in late)
+    speed = speed_up(method, baseline, key=key)
+    return Crossings(method, baseline, Difference.of(pairs), tau, sum(late), unseen, speed)
 
 
 def score_difference(

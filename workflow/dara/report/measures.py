@@ -239,15 +239,23 @@ def _crossing_row(method: str, what: str, published: str, made: Crossings, rule:
     details = [f"medians {median_text(made.method)} against {median_text(made.baseline)}"]
     if not made.speed_up.reason:
         details.append(f"{saved_text(made.speed_up)} % fewer steps")
-    pairs = made.difference.pairs
     if made.late:
-        details.append(f"{made.late} of {2 * pairs} runs did not cross and count as step {made.tau:g}")
-    if pairs and made.late == 2 * pairs:
-        judgement = Judgement(Verdict.NOT_TESTED, "no run of either method crosses in the planned steps")
-    else:
-        judgement = judge(rule, made.difference, STEP_MARGIN * _mean(made.baseline, made.tau))
+        details.append(f"{made.late} of {2 * made.difference.pairs} runs did not cross and count as step {made.tau:g}")
+    judgement = _judge_crossings(made, rule)
     ours = paper.difference_text(made.difference, 1, "steps")
     return Comparison(method, what, published, ours, "; ".join(details), judgement, shown)
+
+
+def _judge_crossings(made: Crossings, rule: Rule) -> Judgement:
+    """Judge a difference of crossings; pairs of which neither run crosses cannot show that there is none."""
+    pairs = made.difference.pairs
+    if pairs and made.unseen == pairs:
+        return Judgement(Verdict.NOT_TESTED, "no run of either method crosses in the planned steps")
+    judgement = judge(rule, made.difference, STEP_MARGIN * _mean(made.baseline, made.tau))
+    if made.unseen and (judgement.verdict is Verdict.PARITY or rule == "little"):
+        reason = f"in {made.unseen} of {pairs} pairs neither run crosses in the planned steps"
+        return Judgement(Verdict.NOT_DECIDABLE, reason)
+    return judgement
 
 
 def _mean(times: CrossingTimes, tau: float) -> float:
