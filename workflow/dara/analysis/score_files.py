@@ -13,7 +13,6 @@ import pandas as pd
 from dara.analysis.records import RecordError, read_json
 from dara.evaluation.score import identity_path, read_scores, scores_path
 from dara.files import gunzip
-from dara.specs import VALIDATION_OF_TASK
 
 Sums = Mapping[int, Mapping[str, str]]
 """Step -> file of its checkpoint -> sha256."""
@@ -36,33 +35,19 @@ class Scored:
 
 def check_identities(scored: Collection[Scored], benchmark: str) -> None:
     """Responses of a benchmark must come from the same cases, sampler, versions, decoding and seed, and each from the
-    checkpoints that it is said to be of.
-
-    Validation rows are chosen for each model (one that is too long for its template is replaced), so they are the same
-    within a model.
-    """
-    first: dict[str, tuple[str, dict[str, Any]]] = {}
+    checkpoints that it is said to be of."""
+    first: tuple[str, dict[str, Any]] | None = None
     for one in sorted(scored, key=lambda one: one.name):
         path = identity_path(one.directory, benchmark)
         identity = read_json(path)
         _check_checkpoints(identity.pop("checkpoints", {}), one, path)
-        if benchmark in VALIDATION_OF_TASK.values():
-            model = one.columns["model"]
-            _check_alike(first, f" of the model {model}", one.name, {"cases": identity.pop("cases", None)}, path)
-        _check_alike(first, "", one.name, identity, path)
-
-
-def _check_alike(
-    first: dict[str, tuple[str, dict[str, Any]]], among: str, name: str, identity: dict[str, Any], path: Path
-) -> None:
-    """Compare an identity with the first one of its kind, which is kept in `first`."""
-    other, expected = first.setdefault(among, (name, identity))
-    unlike = sorted(key for key in {*expected, *identity} if expected.get(key) != identity.get(key))
-    if unlike:
-        raise RecordError(
-            f"{path}: {name} was evaluated with another {', '.join(unlike)} than {other}; scores{among} are compared "
-            "only when they were made alike, so evaluate one of them again"
-        )
+        other, expected = first = first or (one.name, identity)
+        unlike = sorted(key for key in {*expected, *identity} if expected.get(key) != identity.get(key))
+        if unlike:
+            raise RecordError(
+                f"{path}: {one.name} was evaluated with another {', '.join(unlike)} than {other}; scores are compared "
+                "only when they were made alike, so evaluate one of them again"
+            )
 
 
 def _check_checkpoints(evaluated: Mapping[str, Mapping[str, str]], one: Scored, path: Path) -> None:
