@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,16 @@ from dara.files import gunzip
 
 Sums = Mapping[int, Mapping[str, str]]
 """Step -> file of its checkpoint -> sha256."""
+Evaluations = Mapping[str, Mapping[str, Sequence[int]]]
+"""Run id or base id -> benchmark -> the steps at which it was evaluated (a diverged run may lack some of them)."""
 
 
 @dataclass(frozen=True)
 class Scored:
     """What has scores: a run or a base model.
 
-    columns: what names it in a frame; directory: of its scores; steps: those that are scored; sums: of its checkpoints,
-    as its manifest has them (None: a base model's manifest is not among the results that are kept).
+    columns: what names it in a frame; directory: of its scores; steps: those whose scores are read; sums: of its
+    checkpoints, as its manifest has them (None: a base model's manifest is not among the results that are kept).
     """
 
     name: str
@@ -53,13 +55,14 @@ def check_identities(scored: Collection[Scored], benchmark: str) -> None:
 def _check_checkpoints(evaluated: Mapping[str, Mapping[str, str]], one: Scored, path: Path) -> None:
     """The responses must be of the run's checkpoints. A file that only one of the two sides lists is not compared,
     but the weights must be among those that are."""
-    if sorted(map(int, evaluated)) != list(one.steps):
-        found, due = (", ".join(map(str, steps)) or "none" for steps in (sorted(map(int, evaluated)), one.steps))
+    there = sorted(map(int, evaluated))
+    if not {*one.steps} <= {*there}:
+        found, due = (", ".join(map(str, steps)) or "none" for steps in (there, one.steps))
         raise RecordError(
-            f"{path}: {one.name} was evaluated at the steps {found}, but has checkpoints at {due}; evaluate it again"
+            f"{path}: {one.name} was evaluated at the steps {found}, but is to be at {due}; evaluate it again"
         )
-    for step, sums in (one.sums or {}).items():
-        _check_files(evaluated[str(step)], sums, f"{path}: step {step} of {one.name}")
+    for step in one.steps if one.sums is not None else ():
+        _check_files(evaluated[str(step)], one.sums[step], f"{path}: step {step} of {one.name}")
 
 
 def _check_files(evaluated: Mapping[str, str], sums: Mapping[str, str], where: str) -> None:
@@ -79,11 +82,8 @@ def listed_scores(one: Scored, benchmark: str) -> dict[str, str]:
     path = one.directory / f"{benchmark}.scored.json"
     listed = read_json(path)
     files = {scores_path(one.directory, step, benchmark).relative_to(one.directory).as_posix() for step in one.steps}
-    if set(listed) != files:
-        unlike = ", ".join(sorted(set(listed) ^ files))
-        raise RecordError(
-            f"{path}: {one.name}: lists other score files than its checkpoints have ({unlike}); score it again"
-        )
+    if absent := sorted(files - set(listed)):
+        raise RecordError(f"{path}: {one.name}: does not list the scores {', '.join(absent)}; score it again")
     return listed
 
 

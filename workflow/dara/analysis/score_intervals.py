@@ -15,6 +15,7 @@ from dara.analysis.hierarchical import hierarchical_interval, metric_differences
 from dara.analysis.intervals import t_interval
 from dara.analysis.names import BASELINE, FIXED, SCORES
 from dara.analysis.records import Run
+from dara.analysis.score_files import Evaluations
 from dara.analysis.scores import DECIMALS
 from dara.analysis.view import Setting
 from dara.evaluation.records import Metric
@@ -27,7 +28,7 @@ Seeds = dict[tuple[int, int], dict[str, Metric]]
 
 @dataclass(frozen=True)
 class Group:
-    """The completed runs of one setting in an experiment, at the last step that all of them have."""
+    """The completed runs of one setting in an experiment, at the last step at which all of them were evaluated."""
 
     experiment: str
     task: str
@@ -41,20 +42,20 @@ def score_intervals_frame(
     runs: Mapping[str, Run],
     score_dirs: Mapping[str, Path],
     experiments: Mapping[str, Sequence[str]],
-    benchmarks: Mapping[str, Sequence[str]],
+    evaluations: Evaluations,
 ) -> pd.DataFrame:
     """The frame score_intervals: a row an experiment, setting, metric and method, or difference of two methods.
 
-    All of a setting's rows are at the last step that its completed runs share. A setting is a model, group size and
-    engine: runs of two engines are never pooled. Resamples are keyed by what they are of, not by the experiment, so
-    that two experiments that share runs show the same interval of them; the engine is no part of that key, so two
-    engines have the same draws of seeds and questions.
+    All of a setting's rows are at the last step at which all of its completed runs were evaluated. A setting is a
+    model, group size and engine: runs of two engines are never pooled. Resamples are keyed by what they are of, not by
+    the experiment, so that two experiments that share runs show the same interval of them; the engine is no part of
+    that key, so two engines have the same draws of seeds and questions.
 
     Args:
         runs: every planned run; missing and diverged ones are in no row.
         score_dirs: for each run id, the directory of its scores.
         experiments: for each experiment, the run ids of its matrix.
-        benchmarks: for each task, the names of its benchmarks.
+        evaluations: for each run id, the steps at which it was evaluated, by benchmark.
 
     Raises:
         ValueError: a score file that is missing or damaged, runs of one benchmark with unlike questions, or two runs of
@@ -63,30 +64,30 @@ def score_intervals_frame(
     rows = [
         row
         for experiment, names in experiments.items()
-        for group in _groups(experiment, [runs[name] for name in names], score_dirs, benchmarks)
+        for group in _groups(experiment, [runs[name] for name in names], score_dirs, evaluations)
         for row in _rows(group)
     ]
     return rows_to_frame(rows, "score_intervals")
 
 
 def _groups(
-    experiment: str, runs: Iterable[Run], score_dirs: Mapping[str, Path], benchmarks: Mapping[str, Sequence[str]]
+    experiment: str, runs: Iterable[Run], score_dirs: Mapping[str, Path], evaluations: Evaluations
 ) -> Iterable[Group]:
-    by_place: dict[tuple[str, Setting], list[Run]] = {}
+    by_place: dict[tuple[str, Setting, str], list[Run]] = {}
     for run in runs:
-        if run.outcome == "completed":
-            setting = Setting(run.spec.model.name, run.spec.group_size, run.spec.engine)
-            by_place.setdefault((run.spec.task, setting), []).append(run)
-    for (task, setting), found in by_place.items():
-        ours, common = _by_method(experiment, found), set.intersection(*(set(run.checkpoints) for run in found))
-        for benchmark in benchmarks.get(task, ()) if common else ():
+        setting = Setting(run.spec.model.name, run.spec.group_size, run.spec.engine)
+        for benchmark in evaluations[run.run_id] if run.outcome == "completed" else ():
             if benchmark not in VALIDATION_OF_TASK.values():
-                step = max(common)
-                scored = {
-                    method: {key: _metrics(run, score_dirs, step, benchmark) for key, run in seeds.items()}
-                    for method, seeds in ours.items()
-                }
-                yield Group(experiment, task, setting, step, benchmark, scored)
+                by_place.setdefault((run.spec.task, setting, benchmark), []).append(run)
+    for (task, setting, benchmark), found in by_place.items():
+        ours = _by_method(experiment, found)
+        if common := set.intersection(*(set(evaluations[run.run_id][benchmark]) for run in found)):
+            step = max(common)
+            scored = {
+                method: {key: _metrics(run, score_dirs, step, benchmark) for key, run in seeds.items()}
+                for method, seeds in ours.items()
+            }
+            yield Group(experiment, task, setting, step, benchmark, scored)
 
 
 def _metrics(run: Run, score_dirs: Mapping[str, Path], step: int, benchmark: str) -> dict[str, Metric]:

@@ -21,7 +21,7 @@ RAW = (
 
 
 def build(view: View) -> Table:
-    """One row a (setting, score, method), then the differences of methods, all at the last step that all runs have.
+    """One row a (setting, score, method), then the differences of methods, all at the last step scored of all runs.
 
     Raw columns: those of the frame `score_intervals`, scores as fractions.
 
@@ -83,7 +83,7 @@ def _notes(view: RunsView, frame: pd.DataFrame) -> list[str]:
     steps = {setting: view.selection.of_setting(frame, setting)["step"] for setting in view.settings}
     last = each_setting(view, {setting: str(found.iloc[0]) for setting, found in steps.items() if len(found)})
     return [
-        f"At the last step that all completed runs have ({last}). In percent, "
+        f"At the last step of which all completed runs have scores ({last}). In percent, "
         "differences in percentage points (CSV: fractions). Diverged runs are left out.",
         f"{OVER_SEEDS}: {100 * LEVEL:g} % Student's t of the mean over seeds, for these questions; none for one seed.",
         f"{OVER_BOTH}: {100 * LEVEL:g} % hierarchical bootstrap, {RESAMPLES:,} resamples of seeds, then of questions "
