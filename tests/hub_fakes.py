@@ -15,7 +15,7 @@ TEMPLATE = (
 
 
 def pin(
-    rows: int, *, file: str = "data.jsonl", host: str = "hub", sha256: str | None = None, revision: str = COMMIT
+    rows: int | None, *, file: str = "data.jsonl", host: str = "hub", sha256: str | None = None, revision: str = COMMIT
 ) -> dict:
     return {
         "host": host,

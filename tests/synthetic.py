@@ -208,6 +208,7 @@ def _add_steps(
             k: (d * B * (G - 1) * (1 - success[k][step - 1]), d * B * (G - 1) * success[k][step - 1])
             for k, d in density.items()
         }
+        rows["training_curves"].append(run | {"step": step, "metric": "groups", "value": float(B)})
         _add_energies(rows, run, step, density, weights, energy)
 
 

@@ -28,7 +28,6 @@ CACHED = ROOT / "results" / "cached"
 REWARDS = ("correctness", "length")
 STEPS, GROUPS, SIZE = 32, 4, 4
 THRESHOLDS = {"main": {"length": [0.9, 0.5]}, "second": {"length": [0.5], "correctness": [0.25]}}
-BENCHMARKS = {"math": ["laptop_math"]}
 
 
 def spec_of(method: str, seed: int) -> RunSpec:
@@ -152,12 +151,13 @@ class Study:
         self.run_dirs = {name: root / "runs" / name for name in names}
         self.score_dirs = {name: root / "scores" / name for name in [*names, self.base]}
         self.experiments = {"main": names, "second": [self.done]}
+        self.evaluations = {name: {"laptop_math": (16, 32)} for name in names} | {self.base: {"laptop_math": (0,)}}
 
     def collect(self):
         collect(self.run_dirs, self.experiments, self.out, cached={self.diverged})
 
     def analyse(self):
-        analyse(self.run_dirs, self.score_dirs, self.experiments, THRESHOLDS, BENCHMARKS, {}, self.out)
+        analyse(self.run_dirs, self.score_dirs, self.experiments, THRESHOLDS, self.evaluations, {}, self.out)
 
     def frame(self, name: str) -> pd.DataFrame:
         return read_frame(self.out / f"{name}.csv", name)
@@ -365,15 +365,13 @@ def test_scores_of_another_checkpoint_than_the_runs_are_refused(study):
     with pytest.raises(RecordError, match=r"with a other.safetensors of .* manifest.json has no such file"):
         study.analyse()
     path.write_text(text.replace('"32":', '"31":'))
-    with pytest.raises(
-        RecordError, match=f"{study.done} was evaluated at the steps 16, 31, but has checkpoints at 16, 32"
-    ):
+    with pytest.raises(RecordError, match=f"{study.done} was evaluated at the steps 16, 31, but is to be at 16, 32"):
         study.analyse()
 
 
 def test_the_base_model_is_evaluated_at_step_0_alone(study):
     edit(study.score_dirs[study.base] / "laptop_math.identity.json", lambda text: text.replace('"0":', '"10":'))
-    with pytest.raises(RecordError, match=f"{study.base} was evaluated at the steps 10, but has checkpoints at 0;"):
+    with pytest.raises(RecordError, match=f"{study.base} was evaluated at the steps 10, but is to be at 0;"):
         study.analyse()
 
 
@@ -403,10 +401,25 @@ def test_the_scores_that_are_kept_in_git_are_those_of_their_runs(task, benchmark
         assert len(read_listed(one, one.steps[-1], benchmark, listed)) > 0
 
 
+def test_only_what_is_asked_for_is_read(study):
+    study.evaluations |= {study.done: {"laptop_math": (32,)}, study.diverged: {}}
+    (study.score_dirs[study.done] / "step_16" / "laptop_math.csv").unlink()
+    del study.score_dirs[study.diverged]
+    study.analyse()
+    scores = study.frame("checkpoint_scores")
+    assert {(row.run_id, row.step) for row in scores.itertuples()} == {(study.base, 0), (study.done, 32)}
+    study.evaluations |= {key: {} for key in study.evaluations}
+    study.analyse()
+    assert study.frame("checkpoint_scores").empty
+    assert study.frame("score_intervals").empty
+
+
 def test_a_list_of_other_score_files_is_named(study):
     path = study.score_dirs[study.done] / "laptop_math.scored.json"
     edit(path, lambda text: text.replace("step_16", "step_15"))
-    with pytest.raises(RecordError, match=r"scored.json: .* \(step_15/laptop_math.csv, step_16/laptop_math.csv\)"):
+    with pytest.raises(
+        RecordError, match=r"scored.json: .*: does not list the scores step_16/laptop_math.csv; score it"
+    ):
         study.analyse()
     path.unlink()
     with pytest.raises(RecordError, match=r"laptop_math.scored.json: the file does not exist"):
@@ -421,19 +434,14 @@ def scored(root, name: str, model: str, benchmark: str, **changes: object) -> Sc
     return Scored(name, {"model": model}, root / name, (0,), None)
 
 
-def test_validation_rows_are_the_same_within_a_model_only(tmp_path):
-    name, cases = "deepscaler_validation", {"problems.jsonl": "2"}  # a problem too long for one model is replaced
-    one, other = scored(tmp_path, "a", "small", name), scored(tmp_path, "b", "large", name, cases=cases)
-    check_identities([one, other], name)
-    with pytest.raises(RecordError, match="b was evaluated with another samples than a; scores are compared only"):
-        check_identities([one, scored(tmp_path, "b", "large", name, cases=cases, samples=2)], name)
-    with pytest.raises(RecordError, match="b was evaluated with another cases than a; scores of the model small are"):
-        check_identities([one, scored(tmp_path, "b", "small", name, cases=cases)], name)
-    with pytest.raises(RecordError, match="b was evaluated with another cases than a; scores are compared only"):
-        check_identities(
-            [scored(tmp_path, "a", "small", "math_five"), scored(tmp_path, "b", "large", "math_five", cases=cases)],
-            "math_five",
-        )
+@pytest.mark.parametrize("name", ["deepscaler_validation", "math_five"])
+def test_scores_of_two_models_are_of_the_same_cases(tmp_path, name):
+    one = scored(tmp_path, "a", "small", name)
+    check_identities([one, scored(tmp_path, "b", "large", name)], name)
+    for changes in ({"samples": 2}, {"cases": {"problems.jsonl": "2"}}):
+        message = f"b was evaluated with another {next(iter(changes))} than a; scores are compared only"
+        with pytest.raises(RecordError, match=message):
+            check_identities([one, scored(tmp_path, "b", "large", name, **changes)], name)
 
 
 def test_scores_that_are_not_there_are_named(study):
@@ -452,12 +460,12 @@ def test_a_threshold_of_a_reward_that_a_run_lacks(study):
             study.score_dirs,
             study.experiments,
             THRESHOLDS | {"main": {"format": [0.5]}},
-            BENCHMARKS,
+            study.evaluations,
             {},
             study.out,
         )
     with pytest.raises(RecordError, match="experiment second: its thresholds are not given"):
-        analyse(study.run_dirs, study.score_dirs, study.experiments, {"main": {}}, BENCHMARKS, {}, study.out)
+        analyse(study.run_dirs, study.score_dirs, study.experiments, {"main": {}}, study.evaluations, {}, study.out)
 
 
 def tool_metrics(rng: np.random.Generator) -> dict[str, Metric]:

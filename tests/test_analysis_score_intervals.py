@@ -13,7 +13,6 @@ from dara.analysis.records import Run
 from dara.analysis.score_intervals import score_intervals_frame
 from dara.evaluation.score import read_scores, summarise
 
-BENCHMARKS = {"math": ["laptop_math"]}
 COLUMNS = "case,category,sample,strict,strict_or_numeric,math_verify,exceed,joint,truncated,n_tokens,outcome"
 
 
@@ -63,10 +62,16 @@ class Study:
             path.write_text("\n".join([COLUMNS, *rows]) + "\n")
         return name
 
-    def frame(self, experiments: dict[str, list[str]] | None = None, at: tuple[int, ...] = ()):
+    def frame(
+        self,
+        experiments: dict[str, list[str]] | None = None,
+        asked: dict | None = None,
+        at: tuple[int, ...] = (),
+    ):
         directories = {name: self.root / name for name in self.runs}
+        evaluations = {name: {"laptop_math": run.checkpoints} for name, run in self.runs.items()} | (asked or {})
         experiments = experiments or {"main": list(self.runs)}
-        frame = score_intervals_frame(self.runs, directories, experiments, BENCHMARKS, {"main": at})
+        frame = score_intervals_frame(self.runs, directories, experiments, evaluations, {"main": at})
         return frame.set_index(["experiment", "metric", "method", "baseline"])
 
     def metrics(self, method: str, step: int, metric: str = "acc") -> dict:
@@ -153,6 +158,15 @@ def test_the_step_that_is_compared_is_a_share_of_a_shorter_training():
 def test_runs_without_a_common_step_have_no_row(study):
     study.add("grpo", 100, {15: 3})
     assert study.frame().empty
+
+
+def test_the_step_is_the_last_at_which_all_runs_were_evaluated(study):
+    asked = {"dara_sym-101": {"laptop_math": (10,)}, "gdpo-102": {}}
+    frame = study.frame(asked=asked)
+    assert set(frame["step"]) == {10}
+    assert frame.loc[("main", "acc", "dara_sym", ""), "n_seeds"] == 3
+    assert frame.loc[("main", "acc", "gdpo", ""), "n_seeds"] == 2  # one was not evaluated at all
+    assert study.frame(asked={key: {} for key in study.runs}).empty
 
 
 def test_experiments_that_share_runs_have_the_same_interval_and_order_does_not_matter(study):

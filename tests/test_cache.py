@@ -32,11 +32,14 @@ def finish(flow: Workflow, name: str, spec: RunSpec | None, benchmark: Benchmark
         run.mkdir(parents=True)
         (run / "spec.json").write_text(canonical_json(spec))
         (run / "metrics.jsonl").write_text('{"step": 1}\n')
-        (run / "manifest.json").write_text("{}")
-    scores = flow.paths.scores(name)
-    (scores / "step_3").mkdir(parents=True)
-    (scores / "step_3" / f"{benchmark.name}.csv").write_text("case\n1\n")
-    (scores / f"{benchmark.name}.scored.json").write_text("{}")
+        (run / "manifest.json").write_text('{"checkpoints": {"3": {}, "6": {}}}')
+    scores, listed = flow.paths.scores(name), {}
+    for step in flow.plan.evaluations[name][benchmark]:
+        path = scores / f"step_{step}" / f"{benchmark.name}.csv"
+        path.parent.mkdir(parents=True)
+        path.write_text("case\n1\n")
+        listed[f"step_{step}/{path.name}"] = "sha"
+    (scores / f"{benchmark.name}.scored.json").write_text(json.dumps(listed))
     (scores / ".unfinished.json").write_text("{}")
 
 
@@ -93,12 +96,12 @@ def test_the_same_results_are_the_same_bytes(cached, tmp_path):
 def test_another_specification_is_ignored_with_a_message(cached, caplog):
     flow = workflow(ROOT, cached, "matching")
     name, spec = next(iter(flow.plan.runs.items()))
-    directory, benchmark = flow.paths.cached_run(name), flow.benchmarks_of(name)
-    assert holds_run(directory, spec, benchmark)
-    assert not holds_run(directory, spec.model_copy(update={"steps": 81}), benchmark)
+    directory, evaluation = flow.paths.cached_run(name), flow.plan.evaluations[name]
+    assert holds_run(directory, spec, evaluation)
+    assert not holds_run(directory, spec.model_copy(update={"steps": 81}), evaluation)
     assert f"{directory} is ignored: it is incomplete, or its specification is another" in caplog.text
     (directory / "manifest.json").unlink()
-    assert not holds_run(directory, spec, benchmark)
+    assert not holds_run(directory, spec, evaluation)
 
 
 def test_keys_of_another_time_are_ignored_with_a_message(cached, caplog):
@@ -106,17 +109,33 @@ def test_keys_of_another_time_are_ignored_with_a_message(cached, caplog):
     name, spec = next(iter(flow.plan.runs.items()))
     path = flow.paths.cached_run(name) / "spec.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"old_key": 1}))
-    assert not holds_run(flow.paths.cached_run(name), spec, flow.benchmarks_of(name))
+    assert not holds_run(flow.paths.cached_run(name), spec, flow.plan.evaluations[name])
     assert "its spec.json is not the specification of a run" in caplog.text
 
 
 def test_scores_of_another_evaluation_are_not_taken(cached, caplog):
     flow = workflow(ROOT, cached, "matching")
     name, spec = next(iter(flow.plan.runs.items()))
-    other = [benchmark.model_copy(update={"samples": 16}) for benchmark in flow.benchmarks_of(name)]
+    other = {benchmark.model_copy(update={"samples": 16}): (3, 6) for benchmark in flow.benchmarks_of(name)}
     assert not holds_run(flow.paths.cached_run(name), spec, other)
     assert not holds_scores(flow.paths.cached_run(next(iter(flow.bases))), other)
     assert "other settings of laptop_tools" in caplog.text
+
+
+def test_scores_of_the_steps_that_are_asked_for_are_enough(cached, caplog):
+    flow = workflow(ROOT, cached, "matching")
+    name, spec = next(iter(flow.plan.runs.items()))
+    directory, (benchmark,) = flow.paths.cached_run(name), flow.benchmarks_of(name)
+    listing = directory / "scores" / f"{benchmark.name}.scored.json"
+    listing.write_text(json.dumps({f"step_6/{benchmark.name}.csv": "sha"}))
+    assert holds_run(directory, spec, {benchmark: (6,)})
+    assert not holds_run(directory, spec, {benchmark: (3, 6)})
+    assert f"{directory} is ignored: it has no scores of {benchmark.name} at each of [3, 6]" in caplog.text
+    (directory / "manifest.json").write_text('{"checkpoints": {"6": {}}}')  # it diverged
+    assert holds_run(directory, spec, {benchmark: (3, 6)})
+    listing.unlink()
+    assert holds_run(directory, spec, {})
+    assert not holds_run(directory, spec, {benchmark: ()})
 
 
 def test_responses_in_the_cache_are_scored_again_by_a_newer_scorer(cached, monkeypatch):

@@ -15,7 +15,7 @@ from dara.cleaning import (
     find,
     human,
     made_as,
-    planned_benchmarks,
+    planned_evaluations,
     size_of,
 )
 from dara.cli import main
@@ -87,7 +87,9 @@ def identity_of(made) -> dict:
     sampler = {"sampler": made.sampler, "batch_size": made.batch_size, "torch": "2.13.0"}
     settings = made.model_dump(mode="json", include={"samples", "sampling", "seed"})
     limit = {} if made.limit is None else {"limit": made.limit}
-    return {"schema": 1, "benchmark": made.name, "sampler": sampler, "cases": {}, **settings, **limit}
+    checkpoints = {"3": {}, "6": {}}
+    common = {"schema": 1, "benchmark": made.name, "sampler": sampler, "cases": {}, "checkpoints": checkpoints}
+    return {**common, **settings, **limit}
 
 
 def files(root: Path) -> set[str]:
@@ -191,15 +193,35 @@ def test_every_planned_benchmark_counts(flow):
     work, manifests = begin(flow, run), [flow.paths.run(run) / "manifest.json"]
     finish(flow, run)
     score(flow, run, 3, 6)
-    plans = planned_benchmarks(flow)[run]
-    (own,) = plans["smoke"]
-    another = own.model_copy(update={"limit": 5})
+    plans = planned_evaluations(flow)[run]
+    ((own, steps),) = plans["smoke"].items()
+    another = {own.model_copy(update={"limit": 5}): steps}
 
     def found(plans) -> set[str]:
         return {removal.rule for removal in _finished(work, manifests, plans)}
 
-    assert found(plans) == found({"smoke": (own,), "another": (own,)}) == {"resume", "checkpoints"}
-    assert found({"smoke": (own, another)}) == found({"smoke": (own,), "another": (another,)}) == {"resume"}
+    planned = plans["smoke"]
+    assert steps == (3, 6)
+    assert found(plans) == found({"smoke": planned, "another": planned}) == {"resume", "checkpoints"}
+    assert found({"smoke": planned | another}) == found({"smoke": planned, "another": another}) == {"resume"}
+
+
+def test_only_the_steps_that_a_preset_evaluates_keep_checkpoints(flow):
+    run = min(flow.plan.runs)
+    work, manifests = begin(flow, run), [flow.paths.run(run) / "manifest.json"]
+    finish(flow, run)
+    (own,) = planned_evaluations(flow)[run]["smoke"]
+
+    def freed(smoke: dict, other: dict | None = None) -> bool:
+        plans = {"smoke": smoke} | ({} if other is None else {"other": other})
+        return "checkpoints" in {removal.rule for removal in _finished(work, manifests, plans)}
+
+    assert freed({})  # nothing is to be evaluated
+    assert not freed({own: (6,)})
+    score(flow, run, 6)
+    assert freed({own: (6,)})
+    assert not freed({own: (6,)}, {own: (3,)})
+    assert not freed({own: (3, 6)})
 
 
 def test_a_finished_run_that_no_preset_plans_any_more_goes_by_the_scores_that_it_has(flow):
@@ -239,14 +261,14 @@ def test_unfinished_work_goes_only_where_no_preset_plans_it(flow):
 
 def test_other_presets_and_earlier_configurations_plan_runs_too(flow):
     """Also those that came from a configuration file which is not in config/presets/."""
-    laptop = next(run for run in planned_benchmarks(flow) if run not in flow.plan.runs)
+    laptop = next(run for run in planned_evaluations(flow) if run not in flow.plan.runs)
     begin(flow, laptop, (3,))
     preset = flow.configuration.preset.model_dump(mode="json", exclude={"scratch"})
     for matrix in preset["experiments"].values():
         matrix["seeds"] = [4711]
     Path("results/mine").mkdir(parents=True)
     Path("results/mine/configuration.json").write_text(json.dumps(preset | {"preset": "mine"}))
-    mine = next(run for run in planned_benchmarks(flow) if "-s4711-" in run)
+    mine = next(run for run in planned_evaluations(flow) if "-s4711-" in run)
     begin(flow, mine, (3,))
     assert rules(flow) == []
 

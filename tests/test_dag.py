@@ -113,8 +113,13 @@ def test_what_cannot_be_fetched_is_listed_before_any_job(paper, monkeypatch):
     with pytest.raises(ConfigurationError) as error:
         check_available(paper)
     text = str(error.value)
-    assert text.startswith("preset paper: 14 needed and neither here nor within reach")
-    for name in ("toolrl_train", "deepscaler", "math500", "Qwen/Qwen2.5-1.5B-Instruct at revision 989aa7980e4c"):
+    assert text.startswith("preset paper: 15 needed and neither here nor within reach")
+    for name in (
+        "toolrl_train",
+        "deepscaler_validation",
+        "math500",
+        "Qwen/Qwen2.5-1.5B-Instruct at revision 989aa7980e4c",
+    ):
         assert name in text
     check_available(flow("laptop"))  # generated data and models need nothing
 

@@ -1,11 +1,11 @@
-"""DeepScaleR: real rows, their filters, the held-out problems and what also stands in a benchmark."""
+"""DeepScaleR as the authors split it: rows in their format, their filters, and what also stands in a benchmark."""
 
 import csv
 import json
-import re
 
 import pytest
 
+from dara.data.deepscaler import read
 from dara.data.prepare import prepare_hub, sources_of
 from dara.specs import HubData
 from hub_fakes import fetch_settings
@@ -19,97 +19,132 @@ SPEC = HubData(
 )
 SETS = {"math500": 500, "aime24": 30, "amc": 83, "minerva": 272, "olympiadbench": 674}
 SUFFIX = " Let's think step by step and output the final answer within \\boxed{}."
+INSTRUCTION = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
+
+
+def row(problem: str, answer: str, split: str = "train", index: int = 0) -> dict:
+    """A row as verl's preparation writes it."""
+    return {
+        "data_source": "deepscaler",
+        "prompt": [{"role": "user", "content": problem + INSTRUCTION}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": answer},
+        "extra_info": {"split": split, "index": index},
+    }
+
+
+def write(path, rows):
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    return path
 
 
 @pytest.fixture
 def problems(real_rows):
-    return [
-        {"problem": row["problem"].removesuffix(SUFFIX), "answer": row["answer"]}
-        for row in real_rows("deepscaler_200.jsonl")
-    ]
+    return [(one["problem"].removesuffix(SUFFIX), one["answer"]) for one in real_rows("deepscaler_200.jsonl")]
 
 
 @pytest.fixture
 def settings(tmp_path, problems, real_rows):
-    """207 rows: 200 real ones, six without an answer, and a problem of MATH-500; and the five real benchmarks."""
-    in_benchmark = {"problem": real_rows("math500.jsonl")[7]["problem"] + "\n", "answer": "1"}
-    rows = [*problems, *({**row, "answer": ""} for row in problems[:6]), in_benchmark]
-    local = {"deepscaler": tmp_path / "deepscaler.json"}
-    local["deepscaler"].write_text(json.dumps(rows))
+    """187 training rows: 180 real ones, six without an answer, a problem of MATH-500; 20 of validation; real benchmarks."""
+    in_benchmark = (real_rows("math500.jsonl")[7]["problem"] + "\n", "1")
+    train = [*problems[20:], *((problem, "") for problem, _ in problems[20:26]), in_benchmark]
+    local = {
+        "deepscaler_train": write(tmp_path / "train.parquet", [row(*one) for one in train]),
+        "deepscaler_validation": write(tmp_path / "test.parquet", [row(*one, "test") for one in problems[:20]]),
+    }
     files = {"olympiadbench": "olympiadbench_675.jsonl"}
     for name, count in SETS.items():
         local[name] = tmp_path / f"{name}.jsonl"
-        lines = [json.dumps(row) for row in real_rows(files.get(name, f"{name}.jsonl"))[:count]]
+        lines = [json.dumps(one) for one in real_rows(files.get(name, f"{name}.jsonl"))[:count]]
         local[name].write_text("\n".join(lines))
-    return fetch_settings(tmp_path, {"deepscaler": len(rows), **SETS}, local)
+    return fetch_settings(tmp_path, {"deepscaler_train": 187, "deepscaler_validation": 20, **SETS}, local)
 
 
 def prepared(settings, out, **changes):
     prepare_hub(SPEC.model_copy(update=changes), out, fetch=settings)
-    read = [json.loads(line) for line in (out / "train.jsonl").read_text().splitlines()]
-    held_out = [json.loads(line) for line in (out / "validation" / "problems.jsonl").read_text().splitlines()]
-    return read, held_out, json.loads((out / "manifest.json").read_text())
+    train = [json.loads(line) for line in (out / "train.jsonl").read_text().splitlines()]
+    validation = [json.loads(line) for line in (out / "validation" / "problems.jsonl").read_text().splitlines()]
+    return train, validation, json.loads((out / "manifest.json").read_text())
 
 
-def test_filters_are_counted_and_listed(settings, problems, tmp_path):
-    train, held_out, manifest = prepared(settings, tmp_path / "out")
+def test_both_files_are_taken_as_they_are_and_filters_are_counted_and_listed(settings, problems, tmp_path):
+    train, validation, manifest = prepared(settings, tmp_path / "out")
     assert manifest["rows"] == {"train.jsonl": 181, "validation/problems.jsonl": 20}
     assert manifest["excluded"] == {"no_answer": 6}
+    assert set(manifest["sources"]) == {"deepscaler_train", "deepscaler_validation"}
     listed = list(csv.DictReader((tmp_path / "out" / "excluded.csv").open()))
-    assert [row["id"] for row in listed] == [f"train_{i}" for i in range(200, 206)]
-    ids = [row["id"] for row in (*train, *held_out)]
-    assert len(set(ids)) == 201
-    first = next(row for row in (*train, *held_out) if row["id"] == "train_0")
-    text = problems[0]["problem"] + "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
-    assert first.get("prompt", f"<user>{text}</user><assistant>") == f"<user>{text}</user><assistant>"
-    assert first["reference"] == r"\frac{3}{7}"
-    assert held_out[0]["messages"][0]["role"] == "user"
-    assert held_out[0]["category"] == "deepscaler"
+    assert [one["id"] for one in listed] == [f"train_{i}" for i in range(180, 186)]
+    assert [one["id"] for one in train] == [*(f"train_{i}" for i in range(180)), "train_186"]
+    problem, answer = problems[20]
+    assert train[0]["prompt"] == f"<user>{problem}{INSTRUCTION}</user><assistant>"
+    assert train[0]["reference"] == answer
+    assert [one["id"] for one in validation] == [f"validation_{i}" for i in range(20)]
+    assert validation[0]["messages"] == [{"role": "user", "content": problems[0][0] + INSTRUCTION}]
+    assert (validation[0]["category"], validation[0]["reference"]) == ("deepscaler", r"\frac{3}{7}")
 
 
-def test_long_prompts_are_dropped_and_counted(settings, tmp_path):
-    _, held_out, _ = prepared(settings, tmp_path / "whole")
+def test_an_answer_is_compared_as_the_authors_wrote_it(settings):
+    write(settings.data_local["deepscaler_train"], [row("x", "$\\frac{1}{2}$")] * 187)
+    assert read(settings)[0][0].reference == "$\\frac{1}{2}$"
+
+
+def test_long_prompts_are_dropped_from_training_and_counted(settings, tmp_path):
     train, validation, manifest = prepared(settings, tmp_path / "out", max_prompt_tokens=400)
     dropped = manifest["excluded"]["too_long"]
-    assert 0 < dropped < 201
-    assert len(train) + len(validation) == 201 - dropped
-    listed = [row for row in csv.DictReader((tmp_path / "out" / "excluded.csv").open()) if row["reason"] == "too_long"]
+    assert 0 < dropped < 181
+    assert (len(train), len(validation)) == (181 - dropped, 20)
+    listed = [one for one in csv.DictReader((tmp_path / "out" / "excluded.csv").open()) if one["reason"] == "too_long"]
     assert len(listed) == dropped
-    assert all(int(row["detail"]) > 400 for row in listed)
-    # What is held out is the same as far as it is left: another model's tokenizer does not draw other problems.
-    gone = {row["id"] for row in listed}
-    assert {row["id"] for row in held_out} - gone <= {row["id"] for row in validation}
+    assert all(int(one["detail"]) > 400 for one in listed)
 
 
-def test_copies_of_held_out_problems_are_not_trained(settings, problems, tmp_path):
-    _, held_out, _ = prepared(settings, tmp_path / "whole")
-    number = int(re.search(r"\d+", held_out[0]["id"])[0])
-    path = settings.data_local["deepscaler"]
-    rows = json.loads(path.read_text())
-    rows[-1] = {"problem": problems[number]["problem"].replace("$", " $ ").upper(), "answer": "1"}
-    path.write_text(json.dumps(rows))
-    train, again, manifest = prepared(settings, tmp_path / "out")
-    assert [row["id"] for row in again] == [row["id"] for row in held_out]
-    assert manifest["excluded"] == {"copy_of_validation": 1, "no_answer": 6}
-    assert len(train) == 180
+def test_copies_of_validation_problems_are_not_trained(settings, problems, tmp_path):
+    rows = [row(*one) for one in problems[20:]] + [row(problems[3][0].replace("$", " $ ").upper(), "1")] * 7
+    write(settings.data_local["deepscaler_train"], rows)
+    train, validation, manifest = prepared(settings, tmp_path / "out")
+    assert manifest["excluded"] == {"copy_of_validation": 7}
+    assert (len(train), len(validation)) == (180, 20)
+    listed = list(csv.DictReader((tmp_path / "out" / "excluded.csv").open()))
+    assert {(one["id"], one["detail"]) for one in listed} == {(f"train_{i}", "validation_3") for i in range(180, 187)}
 
 
-@pytest.mark.parametrize(("decontaminate", "kept"), [(False, 201), (True, 200)])
+@pytest.mark.parametrize(("decontaminate", "kept"), [(False, 181), (True, 180)])
 def test_problems_of_a_benchmark_are_listed_and_removed_by_option(settings, tmp_path, decontaminate, kept):
-    train, held_out, manifest = prepared(settings, tmp_path / "out", decontaminate=decontaminate)
-    assert len(train) + len(held_out) == kept
+    train, _, manifest = prepared(settings, tmp_path / "out", decontaminate=decontaminate)
+    assert len(train) == kept
     assert manifest["contamination"]["training_problems"] == {name: int(name == "math500") for name in SETS}
     assert manifest["contamination"]["removed"] is decontaminate
     listed = list(csv.DictReader((tmp_path / "out" / "contamination.csv").open()))
-    expected = {"problem": "train_206", "benchmark": "math500", "case": "math500_7", "rule": "equal", "share": "1.000"}
+    expected = {"problem": "train_186", "benchmark": "math500", "case": "math500_7", "rule": "equal", "share": "1.000"}
     assert listed == [expected]
     assert manifest["excluded"].get("in_benchmark", 0) == int(decontaminate)
 
 
-def test_too_few_problems_to_hold_out(settings, tmp_path):
-    with pytest.raises(ValueError, match=r"data.validation_rows: 300, but only 201 problems are left; hold out fewer"):
-        prepared(settings, tmp_path / "out", validation_rows=300)
+def test_another_number_of_validation_rows_is_an_error(settings, tmp_path):
+    with pytest.raises(ValueError, match=r"data.validation_rows: 30, but deepscaler has 20 validation rows; set that"):
+        prepared(settings, tmp_path / "out", validation_rows=30)
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"prompt": [{"role": "system", "content": "x"}, {"role": "user", "content": "1+1"}]},
+        {"prompt": "1+1"},
+        {"reward_model": {"style": "rule"}},
+    ],
+)
+def test_a_malformed_row_is_named(settings, spoilt):
+    rows = [row("1+1", "2")] * 19 + [row("1+1", "2") | spoilt]
+    path = settings.data_local["deepscaler_validation"].with_suffix(".json")
+    path.write_text(json.dumps(rows))
+    settings.data_local["deepscaler_validation"] = path
+    message = r"deepscaler_validation, row 20: needs a prompt of a user message, and reward_model.ground_truth"
+    with pytest.raises(ValueError, match=message):
+        read(settings)
 
 
 def test_the_data_sets_that_are_needed():
-    assert sources_of(SPEC) == ("deepscaler", *SETS)
+    assert sources_of(SPEC) == ("deepscaler_train", "deepscaler_validation", *SETS)

@@ -87,7 +87,7 @@ def test_the_same_specification_gives_the_same_files(settings, tmp_path, monkeyp
 
 def test_other_numbers_of_rows_are_refused(settings, tmp_path, rows, monkeypatch):
     monkeypatch.setattr(published, "_bfcl_questions", lambda name: [])
-    with pytest.raises(ValueError, match=r"data.validation_rows: 79, but ToolRL has 80 validation rows; set that"):
+    with pytest.raises(ValueError, match=r"data.validation_rows: 79, but toolrl has 80 validation rows; set that"):
         prepare_hub(SPEC.model_copy(update={"validation_rows": 79}), tmp_path / "out", fetch=settings)
     write_rows(tmp_path / "train.jsonl", rows)
     with pytest.raises(ValueError, match=r"train.jsonl: has 80 rows; toolrl_train has 82, so this is another set"):

@@ -107,6 +107,34 @@ def test_finished_responses_of_other_settings_are_not_mixed_in_after_a_kill(tmp_
     assert again.calls == 2
 
 
+def test_more_checkpoints_are_added_to_finished_ones_of_the_same_settings(tmp_path: Path) -> None:
+    cases, out = tmp_path / "cases", tmp_path / "scores" / "run"
+    write_cases("laptop_math", cases)
+    spec, made = benchmark("laptop_math"), write_checkpoints(tmp_path, [10, 20, 30])
+    identity = out / "laptop_math.identity.json"
+
+    def generate(steps: list[int], sampler: FakeSampler, part: Part | None = None, spec=spec) -> int:
+        before = sampler.calls
+        chosen = {step: made[step] for step in steps}
+        generate_checkpoints(chosen, spec, cases, out, make_sampler=sampler, part=part)
+        return sampler.calls - before
+
+    sampler = FakeSampler(str.upper)
+    assert generate([20], sampler) == 1
+    whole = json.loads(identity.read_text())
+    assert [generate([10, 20, 30], sampler, Part(number, 2)) for number in (1, 2)] == [2, 0]  # 10 and 30; 20 is there
+    gather([10, 20, 30], spec, cases, out)
+    assert [*json.loads(identity.read_text())["checkpoints"]] == ["10", "20", "30"]
+    assert json.loads(identity.read_text())["checkpoints"]["20"] == whole["checkpoints"]["20"]
+    assert generate([20], sampler) == 0  # less is asked for: what there is stays
+    assert [*json.loads(identity.read_text())["checkpoints"]] == ["10", "20", "30"]
+    with pytest.raises(ValueError, match=r"made with another seed \(0 there, 1 here\); delete"):
+        generate([30], sampler, spec=benchmark("laptop_math", seed=1))
+    (made[30] / "model.safetensors").write_bytes(b"trained again")
+    with pytest.raises(ValueError, match=r"made with another checkpoints\.30\.model\.safetensors \("):
+        generate([10, 30], sampler)
+
+
 def test_a_run_without_a_checkpoint_has_an_identity_and_no_scores(tmp_path: Path) -> None:
     """It diverged before its first checkpoint, which is an outcome; the workflow goes on."""
     cases, out = tmp_path / "cases", tmp_path / "scores" / "run"

@@ -248,6 +248,20 @@ def test_one_run_a_method_is_drawn_as_a_line_over_many_thresholds():
     assert "One run a method" in texts(figure)
 
 
+def test_many_methods_at_many_thresholds_are_dealt_to_rows_in_which_they_can_be_told_apart():
+    frames = simulate("math", methods=tuple(METHODS))
+    more = frames["crossings"][frames["crossings"]["threshold"] == 0.95]
+    crossings = pd.concat([frames["crossings"], *(more.assign(threshold=level) for level in (0.97, 0.98))])
+    asked = experiment("math", tuple(METHODS))
+    levels = {"thresholds": {"length": (0.8, 0.9, 0.95, 0.97, 0.98, 0.99)}}
+    figure = FIGURES["crossing_strip"].draw(view(frames | {"crossings": crossings}, asked.model_copy(update=levels)))
+    ticks = [[text.get_text() for text in axes.get_xticklabels()] for axes in figure.axes]
+    assert ticks == [["0.8", "0.9", "0.95"], ["0.97", "0.98", "0.99"]]
+    places = [{float(line.get_xdata()[0]) for line in axes.lines if len(line.get_xdata()) == 1} for axes in figure.axes]
+    assert [len(drawn) for drawn in places] == [6 * 3 * 3] * 2
+    assert len(FIGURES["crossing_strip"].draw(view(frames, asked)).axes) == 1
+
+
 def test_crossing_strip_needs_thresholds(tool):
     asked = experiment().model_copy(update={"thresholds": {}})
     with pytest.raises(ValueError, match="the sparse reward 'format' has no thresholds"):

@@ -176,6 +176,19 @@ def test_local_files(hub, places, tmp_path, caplog):
     assert hub.calls == []
 
 
+def test_a_number_of_rows_that_is_not_known_is_recorded_with_the_checksum(hub, places, tmp_path):
+    write_lock(places["lock"], {"sums": pin(None)})
+    fetch = Fetch(places["cache"], places["lock"])
+    assert len(fetch.rows("sums")) == 1
+    assert (read_pin(places["lock"], "sums").rows, read_pin(places["lock"], "sums").sha256) == (1, SUM)
+    (tmp_path / "two.json").write_text('[{"a": 1}, {"a": 2}]')
+    local = Fetch(places["cache"], places["lock"], data_local={"sums": tmp_path / "two.json"})
+    with pytest.raises(ValueError, match=r"two.json: has 2 rows; sums has 1, so this is another set"):
+        local.rows("sums")
+    write_lock(places["lock"], {"sums": pin(None)})
+    assert len(local.rows("sums")) == 2
+
+
 def test_an_unknown_data_set_and_a_wrong_pin(places, tmp_path):
     with pytest.raises(ValueError, match=r"data.lock.yaml: has no data set 'sumz'; it has sums, tools"):
         dataset_file("sumz", **places)
@@ -315,10 +328,12 @@ def test_the_pins_in_git():
     path = ROOT / "config" / "data.lock.yaml"
     pins = {name: read_pin(path, name) for name in yaml.safe_load(path.read_text())["datasets"]}
     assert {name: one.rows for name, one in pins.items()} == {
-        "toolrl_train": 3920, "toolrl_validation": 80, "deepscaler": 40315,
+        "toolrl_train": 3920, "toolrl_validation": 80, "deepscaler_train": None, "deepscaler_validation": 200,
         "math500": 500, "aime24": 30, "amc": 83, "minerva": 272, "olympiadbench": 674,
     }  # fmt: skip
     assert all(re.fullmatch("[0-9a-f]{40}", one.revision) for one in pins.values())
+    authors = {(pins[name].host, pins[name].repository) for name in pins if name.startswith("deepscaler")}
+    assert authors == {("github", "zhaihaotian/DARA")}
     assert pins["toolrl_validation"].sha256 == "f7f300ebe755fd04985c83e18097d5a94a08619d72809fe06128ed3f00da7554"
 
 

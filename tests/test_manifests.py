@@ -7,6 +7,8 @@ import pytest
 
 from dara.cli import main
 from dara.manifests import checkpoints, checksums, model_directory
+from dara.runs import canonical_json
+from evaluation_fakes import benchmark
 from training_tiny import tiny_spec
 
 
@@ -57,8 +59,32 @@ def test_options_of_the_other_form_of_evaluate_are_refused(capsys):
     for words, message in (
         (["m.json", "--limit", "3"], "--limit is an option of `evaluate` with --model only"),
         (["--model", "d", "--part", "1/2"], "--part is an option of `evaluate` without --model only"),
+        (["--model", "d", "--steps", "50"], "--steps is an option of `evaluate` without --model only"),
         (["--model", "d", "--gather"], "--gather is an option of `evaluate` without --model only"),
     ):
         with pytest.raises(SystemExit):
             main(["evaluate", *words, "--benchmark", "bfcl_v4"])
+        assert message in capsys.readouterr().err
+
+
+def test_only_the_steps_that_are_asked_for_are_evaluated(tmp_path, monkeypatch, capsys):
+    made = []
+    monkeypatch.setattr("dara.evaluation.generate.generate_checkpoints", lambda steps, *_, **__: made.append([*steps]))
+    manifest, saved = tmp_path / "manifest.json", {str(step): {"directory": "d", "sha256": {}} for step in (10, 20)}
+
+    def evaluate(outcome, *words):
+        manifest.write_text(json.dumps({"outcome": outcome, "checkpoints": saved}))
+        options = ["--data", str(manifest), "--benchmark", canonical_json(benchmark("laptop_math"))]
+        main(["evaluate", str(manifest), *options, "--out", str(tmp_path / "out"), *words])
+
+    evaluate("completed")
+    evaluate("completed", "--steps", "20")
+    evaluate("diverged", "--steps", "20,30")
+    assert made == [[10, 20], [20], [20]]
+    for steps, message in (
+        ("20,30", f"--steps 20,30: {manifest} has no checkpoint of step 30; it has 10, 20"),
+        ("20 30", "--steps is '20 30'; it must be steps with commas, such as 50,100"),
+    ):
+        with pytest.raises(SystemExit):
+            evaluate("completed", "--steps", steps)
         assert message in capsys.readouterr().err

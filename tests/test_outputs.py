@@ -31,5 +31,23 @@ def test_only_presets_with_validation_rows_have_their_curves_and_only_the_five_s
     assert "validation" in Outputs.of_published(ROOT, Path("results/published")).ids("figures")
 
 
+def test_the_paper_preset_draws_every_published_table_and_a_shared_id_is_one_module():
+    ours, published = outputs("paper").experiments, Outputs.of_published(ROOT, Path("results/published")).experiments
+    assert set(ours) == set(published)
+    for name, theirs in published.items():
+        assert set(theirs.tables.values()) <= set(ours[name].tables.values()), name
+        for kind in ("tables", "figures"):
+            drawn = getattr(ours[name], kind)
+            assert [id for id, module in getattr(theirs, kind).items() if drawn.get(id, module) != module] == []
+
+
+def test_a_published_crossing_of_a_reward_has_a_threshold_of_ours():
+    ours, published = outputs("paper").experiments, Outputs.of_published(ROOT, Path("results/published")).experiments
+    assert ours["math_main"].thresholds == {"length": (0.8, 0.9, 0.95, 0.97, 0.98, 0.99)}
+    for name, theirs in published.items():
+        for reward, levels in theirs.thresholds.items():
+            assert set(levels) <= set(ours[name].thresholds[reward]), (name, reward)
+
+
 def test_what_needs_something_of_a_preset_is_a_module():
     assert set(NEEDS) <= {*FIGURES, *TABLES}

@@ -41,7 +41,7 @@ def test_the_paper_preset_has_the_runs_of_every_experiment(workflow):
     total = cost(flow, list(flow.plan.runs))
     assert total.runs == total.train == 60 + 36 + 12 + 18 + 2 + 2  # shared: 12 of group_size, 2 of the last two
     assert (total.cached, total.done) == (0, 0)
-    assert total.evaluate == total.runs + 6  # base models
+    assert total.evaluate == total.runs - 36 + 6  # without those of group_size alone; with base models
 
 
 def test_hours_and_disk_come_from_the_resources_of_the_models(workflow):
@@ -49,8 +49,31 @@ def test_hours_and_disk_come_from_the_resources_of_the_models(workflow):
     found = cost(flow, flow.plan.experiments["three_rewards"])
     assert found.training_hours == 12 * 4 * 2.5
     assert found.disk == 12 * 80
-    # Five jobs share the ten checkpoints of a run; the base model is one job.
-    assert found.evaluation_hours == 12 * 2 * 3 * 5 + 2 * 3
+    assert found.evaluation_hours == 12 * 2 * 3 + 2 * 3  # a job evaluates the one checkpoint, another the base model
+    small = [run for run in flow.plan.experiments["tool_main"] if "1.5b" in run]
+    assert cost(flow, small).evaluation_hours == 30 * 2 * 3 * 5 + 2 * 3  # five jobs share the ten checkpoints of a run
+
+
+def test_what_no_experiment_asks_for_is_not_evaluated_and_costs_nothing(workflow):
+    flow = workflow("paper")
+    sizes = flow.plan.experiments["group_size"]
+    alone = [run for run in sizes if run not in flow.plan.experiments["tool_main"]]
+    assert len(alone) == 36
+    found = cost(flow, alone)
+    assert (found.train, found.evaluate, found.evaluation_hours) == (36, 1, 3)  # the base model, which tool_main needs
+    assert found.jobs == 36 + 2 * 2
+    before = 723  # GPU hours when every checkpoint of every run was evaluated
+    assert cost(flow, sizes).evaluation_hours == before - 36 * 5 * 3
+    matrices = flow.configuration.preset.experiments
+    every = {
+        name: matrix.model_copy(update={"evaluate_at": None, "benchmarks": None}) for name, matrix in matrices.items()
+    }
+    both = [flow, workflow("paper", experiments=every)]
+    asked, whole = (cost(one, [*one.plan.runs]).evaluation_hours for one in both)
+    saved = (
+        36 * 5 * 3 + 12 * 4 * 3 + 2 * 4 * 2 * 6 + 2 * 4 * 2 * 8
+    )  # group sizes, three rewards, fixed weights, thinking
+    assert whole - asked == saved
 
 
 def test_hours_of_each_model(workflow):
@@ -69,7 +92,7 @@ def test_what_is_trained_or_scored_is_not_counted_again(workflow):
     runs = flow.plan.experiments["tool_main"]
     assert cost(flow, runs) == Cost(12, 0, 0, 12, 13, 12 + 2 * 13, 0.0, 0.0, 12.0)
     write(flow.run_file(runs[0], "manifest.json"))
-    write(flow.score_files(runs[0])[0])
+    write(flow.score_files(runs[0])[0], *(f"step_{step}/laptop_tools.csv" for step in range(10, 81, 10)))
     write(flow.run_file(runs[1], "manifest.json"))
     assert cost(flow, runs) == Cost(12, 0, 2, 10, 12, 10 + 2 * 12, 0.0, 0.0, 10.0)
 
@@ -93,7 +116,7 @@ def test_a_profile_changes_the_hours_of_its_rules(workflow, tmp_path):
     """12 runs of 4 GPUs x 2.5 h; five shares each of 2 GPUs x 3 h, and a job that gathers them; one base model."""
     hardware = Resources(gpus=4, hours=2.5, disk_gb=80, evaluation_gpus=2, evaluation_hours=3)
     flow = workflow("paper", resources=hardware)
-    runs = flow.plan.experiments["three_rewards"]
+    runs = flow.plan.experiments["tool_main"][:12]
 
     def hours(text):
         found = cost(flow, runs, set_resources([profile(tmp_path, text)]))
@@ -169,9 +192,9 @@ def test_a_profile_that_is_not_there_is_named(tmp_path):
 
 def test_validation_alone_costs_no_gpu_hours(workflow):
     flow = workflow("paper")
-    run = flow.plan.experiments["three_rewards"][0]
+    run = flow.plan.experiments["tool_main"][0]
     before = cost(flow, [run])
-    write(flow.score_files(run)[0])
+    write(flow.score_files(run)[0], *(f"step_{step}/bfcl_v4.csv" for step in range(10, 101, 10)))
     after = cost(flow, [run])
     assert after.evaluate == before.evaluate == 2
     assert before.jobs - after.jobs == 5 + 1 + 1  # shares, the job that gathers them, scoring
@@ -215,7 +238,7 @@ def test_numbers_of_the_table():
     assert lines[1].split() == ["one", "1", "2", "3", "4", "5", "6", "1,234", "0", "7"]
 
 
-def write(path):
+def write(path, *keys):
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({}), encoding="utf-8")
+    path.write_text(json.dumps(dict.fromkeys(keys)), encoding="utf-8")

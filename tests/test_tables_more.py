@@ -370,7 +370,7 @@ def test_settings_of_the_papers_own_scale(task, name, rows):
     table = hyperparameters.build(view, preset)
     shown = table.frame.set_index("setting")["Value"]
     if task == "math":
-        assert shown["dataset"] == "deepscaler at b6ae8c6"
+        assert shown["dataset"] == "deepscaler at 0459102"
         assert (shown["kl_loss_coefficient"], shown["candidate_groups"], shown["dual_clip"]) == ("0.0005", "768", "3")
         assert shown["evaluation/length_limit_tokens"] == shown["length_limit_tokens"] == "4000"
     else:

@@ -40,7 +40,7 @@ def test_both_intervals_and_both_counts_stand_beside_the_mean():
     ]
     assert table.frame["low"].tolist()[0] == 0.3
     assert table.frame["baseline"].tolist() == ["", "", "gdpo"]
-    assert table.notes[0].startswith("At the last step that all completed runs have.")
+    assert table.notes[0].startswith("At the last step of which all completed runs have scores.")
     assert any("hierarchical bootstrap, 2,000 resamples of seeds, then of questions" in note for note in table.notes)
     assert "Missing: none." in table.notes
 

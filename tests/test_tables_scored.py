@@ -98,7 +98,7 @@ def test_rates_stand_beside_the_averages():
     assert table.frame[shown].iloc[1].tolist() == ["10.0 ± 0.0", "20.0 ± 0.0", "10.0 ± 0.0", "0.0 ± 0.0", "50.0 ± 0.0"]
     assert table.frame[shown].iloc[0].tolist() == ["10.0", "20.0", "10.0", "0.0", "50.0"]
     assert table.frame["step"].tolist() == [0, 20, 20]
-    assert table.notes[1].startswith("Mean over seeds at the last step that all completed runs have (20);")
+    assert table.notes[1].startswith("Mean over seeds at the last step of which all completed runs have scores (20);")
     assert "Truncated, validation: of the validation rows, those whose response did not end" in table.notes[0]
 
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from dara.config import Benchmark, RunSpec
+from dara.evaluation.scorers import covers
 from dara.files import gzipped, write_atomically
-from dara.runs import canonical_json, spec_sha256
+from dara.manifests import saved_steps
+from dara.runs import Evaluation, canonical_json, spec_sha256
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +44,8 @@ def store(run: Path | None, scores: Path, benchmarks: Sequence[Benchmark], cache
     staging.replace(cached)
 
 
-def holds_run(cached: Path, spec: RunSpec, benchmarks: Sequence[Benchmark]) -> bool:
-    """Whether `cached` is complete, of this identity, and scored as `benchmarks` say; a misfit is logged."""
+def holds_run(cached: Path, spec: RunSpec, evaluation: Evaluation) -> bool:
+    """Whether `cached` is complete, of this identity, and scored as `evaluation` says; a misfit is logged."""
     if not cached.is_dir():
         return False
     try:
@@ -54,18 +56,22 @@ def holds_run(cached: Path, spec: RunSpec, benchmarks: Sequence[Benchmark]) -> b
     if spec_sha256(made) != spec_sha256(spec) or not (cached / "manifest.json").is_file():
         log.warning("%s is ignored: it is incomplete, or its specification is another", cached)
         return False
-    return holds_scores(cached, benchmarks)
+    made = saved_steps(cached / "manifest.json")  # of a diverged run less than planned
+    return holds_scores(cached, {one: [step for step in steps if step in made] for one, steps in evaluation.items()})
 
 
-def holds_scores(cached: Path, benchmarks: Sequence[Benchmark]) -> bool:
-    """Whether `cached` has scores that were made as `benchmarks` say; a misfit is logged."""
+def holds_scores(cached: Path, evaluation: Mapping[Benchmark, Sequence[int]]) -> bool:
+    """Whether `cached` has scores that were made as `evaluation` says, of these steps; a misfit is logged."""
     if not cached.is_dir():
         return False
-    for benchmark in benchmarks:
+    for benchmark, steps in evaluation.items():
         if not _scored_as(cached / _settings_file(benchmark), benchmark):
             log.warning("%s is ignored: its scores were made with other settings of %s", cached, benchmark.name)
             return False
-    return all((cached / "scores" / f"{benchmark.name}.scored.json").is_file() for benchmark in benchmarks)
+        if not covers(cached / "scores", benchmark.name, steps):
+            log.warning("%s is ignored: it has no scores of %s at each of %s", cached, benchmark.name, list(steps))
+            return False
+    return True
 
 
 def _settings_file(benchmark: Benchmark) -> str:

@@ -1,9 +1,9 @@
 """What can be deleted from scratch and logs, by four rules. Results, cached and published ones too, are never touched.
 
 1. What only resuming needs (optimiser states), of a run that is finished: `resume`.
-2. Checkpoints of a run that is scored on every benchmark of every preset that plans it, with the settings that the
-   preset has now, except the last: `checkpoints`. Results of a preset that plans it no longer count with what they
-   were scored on. The scores stay; another benchmark on those steps, or deleted results, need the run trained anew.
+2. Checkpoints of a run that is scored as every preset that plans it asks (on which benchmarks, at which steps, with
+   the settings that the preset has now), except the last: `checkpoints`. Results of a preset that plans it no longer
+   count with what they were scored on. The scores stay; another benchmark or more steps need the run trained anew.
 3. All work of a run that is not finished and that no preset plans any more, unless a workflow runs here: `unplanned`.
    Presets are the files in config/presets/ and every results/*/configuration.json.
 4. Logs that nobody has written to for 30 days; openrlhf.log of a run that is finished among them: `logs`.
@@ -29,11 +29,12 @@ from typing import Any
 from dara import git
 from dara.config import Benchmark, Configuration
 from dara.dag import Workflow
+from dara.evaluation.scorers import covers
 from dara.files import read_json, remove
 from dara.loading import load_all_presets, load_configuration, merge, read_yaml
 from dara.locking import LockedError, directory_lock
 from dara.owners import why_kept
-from dara.runs import plan_runs
+from dara.runs import Evaluation, joined, plan_runs
 from dara.status import WORKFLOW_LOCK, is_held
 from dara.training.openrlhf.checkpoints import STATES, output_of
 from dara.training.run_files import RESUME_ONLY, checkpoints
@@ -52,8 +53,8 @@ MADE = re.compile(
 """What a workflow makes in `results/<preset>/`, with what a killed process left half-written."""
 RULES = ("resume", "checkpoints", "unplanned", "logs", "results")
 
-Plans = Mapping[str, tuple[Benchmark, ...]]
-"""Preset -> the benchmarks that it plans for a run."""
+Plans = Mapping[str, Evaluation]
+"""Preset -> the evaluation that it plans for a run."""
 
 
 @dataclass(frozen=True)
@@ -197,19 +198,18 @@ def configurations(flow: Workflow) -> list[Configuration]:
     return found
 
 
-def planned_benchmarks(flow: Workflow) -> dict[str, dict[str, tuple[Benchmark, ...]]]:
-    """The runs that any preset plans, and the benchmarks that it plans for them. See `configurations` for errors."""
+def planned_evaluations(flow: Workflow) -> dict[str, dict[str, Evaluation]]:
+    """The runs that any preset plans, and how it plans to evaluate them. See `configurations` for errors."""
     return _planned(configurations(flow))
 
 
-def _planned(presets: Iterable[Configuration]) -> dict[str, dict[str, tuple[Benchmark, ...]]]:
-    planned: dict[str, dict[str, tuple[Benchmark, ...]]] = {}
+def _planned(presets: Iterable[Configuration]) -> dict[str, dict[str, Evaluation]]:
+    planned: dict[str, dict[str, Evaluation]] = {}
     for configuration in presets:
-        preset = configuration.preset
-        for run, spec in plan_runs(configuration).runs.items():
+        plan, name = plan_runs(configuration), configuration.preset.preset
+        for run in plan.runs:
             plans = planned.setdefault(run, {})
-            both = (*plans.get(preset.preset, ()), *preset.tasks[spec.task].benchmarks)
-            plans[preset.preset] = tuple(benchmark for i, benchmark in enumerate(both) if benchmark not in both[:i])
+            plans[name] = joined(plans.get(name, {}), plan.evaluations[run])
     return planned
 
 
@@ -246,28 +246,37 @@ def _finished(work: Path, manifests: list[Path], plans: Plans) -> list[Removal]:
     return found + [Removal("resume", path, size_of(path)) for path in states]
 
 
-def _scored(manifests: list[Path], steps: Iterable[str], plans: Plans) -> bool:
-    """Whether no checkpoint of a finished run is left to evaluate.
+def _scored(manifests: list[Path], saved: Iterable[str], plans: Plans) -> bool:
+    """Whether no checkpoint of a finished run is left to evaluate; saved: the steps of its manifest.
 
-    A benchmark that a preset plans must have scored them with the preset's settings: in the results of the preset, or,
-    where the run is not in those, in any. Results of other presets must have scored them on all that they have begun.
+    A benchmark that a preset plans must have scored its steps with the preset's settings: in the results of the preset,
+    or, where the run is not in those, in any. Results of other presets must have scored all that they have begun.
     """
-    run = manifests[0].parent.name
+    run, existing = manifests[0].parent.name, {*map(int, saved)}
     scores = {manifest.parents[2].name: manifest.parents[2] / "scores" / run for manifest in manifests}
-    for preset, benchmarks in plans.items():
+    for preset, evaluation in plans.items():
         places = [scores[preset]] if preset in scores else list(scores.values())
-        if not all(any(_scored_as(place, benchmark, steps) for place in places) for benchmark in benchmarks):
-            return False
-    begun = [sorted(place.glob("*.scored.json")) for preset, place in scores.items() if preset not in plans]
-    return all(files and all(_covers(file, steps) for file in files) for files in begun)
+        for benchmark, steps in evaluation.items():
+            if not any(_scored_as(place, benchmark, existing & {*steps}) for place in places):
+                return False
+    others = [place for preset, place in scores.items() if preset not in plans]
+    return all(any(place.glob("*.scored.json")) and _scored_whole(place) for place in others)
 
 
-def _scored_as(scores: Path, benchmark: Benchmark, steps: Iterable[str]) -> bool:
+def _scored_as(scores: Path, benchmark: Benchmark, steps: Iterable[int]) -> bool:
     """Whether a benchmark has scored these steps, and the responses were made with its settings."""
     identity = scores / f"{benchmark.name}.identity.json"
-    if not identity.is_file() or not _covers(scores / f"{benchmark.name}.scored.json", steps):
-        return False
-    return made_as(read_json(identity), benchmark)
+    return identity.is_file() and covers(scores, benchmark.name, steps) and made_as(read_json(identity), benchmark)
+
+
+def _scored_whole(scores: Path) -> bool:
+    """Whether all responses below a directory are scored, of every benchmark that has scores or responses there."""
+    names = {path.name.split(".")[0] for kind in ("scored", "identity") for path in scores.glob(f"*.{kind}.json")}
+    identities = {name: scores / f"{name}.identity.json" for name in names}
+    return all(
+        path.is_file() and covers(scores, name, map(int, read_json(path)["checkpoints"]))
+        for name, path in identities.items()
+    )
 
 
 def made_as(identity: Mapping[str, Any], benchmark: Benchmark) -> bool:
@@ -280,13 +289,6 @@ def made_as(identity: Mapping[str, Any], benchmark: Benchmark) -> bool:
     made["batch_size"] = made.get("max_num_seqs", made.get("batch_size"))  # vllm's word for it
     settings = benchmark.model_dump(mode="json")
     return made["benchmark"] == benchmark.name and all(made[key] == settings[key] for key in settings if key in made)
-
-
-def _covers(scored: Path, steps: Iterable[str]) -> bool:
-    if not scored.is_file():
-        return False
-    files = read_json(scored)
-    return {f"step_{step}" for step in steps} <= {name.split("/")[0] for name in files}
 
 
 def _old_logs(results: Iterable[Path], now: float) -> list[Removal]:

@@ -120,11 +120,12 @@ def _workflow_verbs(verb: Callable) -> None:
         ("--samples", int, "with --model: responses a case (default: the paper's)"),
         ("--batch-size", int, "with --model: sequences generated at once"),
         ("--max-response-tokens", int, "with --model: longest response (default: the paper's)"),
+        ("--steps", str, "with a manifest: only these checkpoints, such as 50,100 (default: all)"),
         ("--gather", bool, "with a manifest: all parts have ended; put down what made their responses"),
         ("--part", str, "with a manifest: K/N, the K-th of N jobs that share the checkpoints"),
         ("--sampler", str, "with --model: transformers (default) or vllm"),
         FETCH,
-        **dict.fromkeys(("manifest", "data", "out", "part", "model", "limit", "samples", "batch_size"), None),
+        **dict.fromkeys(("manifest", "data", "out", "steps", "part", "model", "limit", "samples", "batch_size"), None),
         **{"max_response_tokens": None, "sampler": "transformers", "fetch": ONLINE},
     )
     workers = ("--workers", int, "processes that score (default: one a core)")

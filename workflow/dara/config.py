@@ -206,7 +206,7 @@ class TaskSettings(Model):
     reward_params: dict[str, dict[str, float]] = Field(default={}, description="parameters of the rewards")
     prompts_per_step: Positive = Field(description="prompts a rollout batch (B)")
     steps: Positive = Field(description="rollout batches of a run")
-    checkpoint_every: Positive = Field(10, description="steps between checkpoints that are evaluated")
+    checkpoint_every: Positive = Field(10, description="steps between checkpoints; the last step is always one")
     sampling: RolloutSampling = Field(description="sampling of the rollouts")
     optimizer: Optimizer
     benchmark: Benchmark
@@ -248,6 +248,16 @@ class Matrix(Model):
     learning_rate: PositiveFloat | None = Field(None, description="instead of the task's, for larger batches")
     steps: Positive | None = Field(None, description="instead of the task's number of rollout batches")
     engines: tuple[Engine, ...] | None = Field(None, description="instead of the preset's one engine")
+    evaluate_at: tuple[Positive, ...] | None = Field(
+        None, min_length=1, description="steps whose checkpoints are evaluated; none: all that a run has"
+    )
+    benchmarks: tuple[str, ...] | None = Field(
+        None, description="of the task's benchmark and validation, those that are evaluated ([]: neither); none: both"
+    )
+
+    def evaluates(self, benchmark: Benchmark | None) -> bool:
+        """Whether runs of the experiment are evaluated on it."""
+        return benchmark is not None and (self.benchmarks is None or benchmark.name in self.benchmarks)
 
     @model_validator(mode="after")
     def _whole_groups(self) -> Matrix:
@@ -256,7 +266,7 @@ class Matrix(Model):
                 raise ValueError(f"responses_per_step {self.responses_per_step} must be a multiple of {group_size}")
         return self
 
-    @field_validator("models", "methods", "seeds", "group_sizes", "engines")
+    @field_validator("models", "methods", "seeds", "group_sizes", "engines", "evaluate_at", "benchmarks")
     @classmethod
     def _no_repeats(cls, value: tuple | str | None) -> tuple | str | None:
         return without_repeats(value)

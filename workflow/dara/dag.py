@@ -13,13 +13,14 @@ from pydantic import ValidationError
 
 from dara import cache
 from dara.config import Benchmark, Configuration, ModelSpec, Resources, RunSpec
-from dara.evaluation.scorers import SCORERS, scored_by
-from dara.loading import ConfigurationError, check_directories, check_preset_name, load_configuration
+from dara.evaluation.scorers import SCORERS, covers, scored_by
+from dara.loading import ConfigurationError, check_directories, check_known, check_preset_name, load_configuration
+from dara.manifests import saved_steps
 from dara.outputs import Outputs
 from dara.places import make_writable
 from dara.preflight import check_cached_only, check_preset_of_files, python_of
 from dara.runs import Paths, Plan, base_id, canonical_json, data_id, model_id, plan_runs
-from dara.specs import PUBLISHED_BENCHMARKS
+from dara.specs import PUBLISHED_BENCHMARKS, VALIDATION_OF_TASK
 
 RUN_FILES = ("metrics.jsonl", "rewards.npz", "samples.jsonl.gz", "timings.json", "manifest.json")
 FRAMES = ("runs", "training_curves", "checkpoint_scores", "score_intervals", "crossings", "energies")
@@ -86,7 +87,7 @@ class Workflow:
         return {
             run
             for run, spec in self.plan.runs.items()
-            if cache.holds_run(self.paths.cached_run(run), spec, self.benchmarks_of(run))
+            if cache.holds_run(self.paths.cached_run(run), spec, self.plan.evaluations[run])
         }
 
     @cached_property
@@ -98,7 +99,7 @@ class Workflow:
         return {
             base
             for base, runs in children.items()
-            if runs <= self.cached and cache.holds_scores(self.paths.cached_run(base), self.benchmarks_of(base))
+            if runs <= self.cached and cache.holds_scores(self.paths.cached_run(base), self.plan.evaluations[base])
         }
 
     @cached_property
@@ -118,8 +119,8 @@ class Workflow:
 
     @property
     def evaluated(self) -> list[str]:
-        """Everything that is evaluated: the base models and the runs."""
-        return [*self.bases, *self.plan.runs]
+        """Everything that is evaluated: of the base models and the runs, those for which an experiment asks for it."""
+        return [name for name in (*self.bases, *self.plan.runs) if self.plan.evaluations[name]]
 
     def run_directory(self, run: str) -> Path:
         """Where the published files of a run are: in the cache, or in the results of this preset."""
@@ -158,9 +159,32 @@ class Workflow:
         """The same of every run and base model."""
         return [file for run in self.evaluated for file in self.score_files(run)]
 
+    def due_steps(self, run: str, benchmark: Benchmark) -> set[int]:
+        """The steps at which scores are due: those that are asked for, as far as a diverged run has checkpoints."""
+        manifest, steps = Path(self.evaluated_manifest(run)), {*self.plan.evaluations[run][benchmark]}
+        return steps & {*saved_steps(manifest)} if manifest.is_file() else steps
+
+    def is_scored(self, run: str, benchmark: Benchmark) -> bool:
+        """Whether a run or a base model has the scores of a benchmark that are due."""
+        return covers(self.score_directory(run), benchmark.name, self.due_steps(run, benchmark))
+
     def benchmarks_of(self, run: str) -> tuple[Benchmark, ...]:
-        """The benchmarks of a run's task."""
-        return self.configuration.preset.tasks[self._spec(run).task].benchmarks
+        """What a run or a base model is evaluated on."""
+        return tuple(self.plan.evaluations[run])
+
+    def evaluated_steps(self, run: str, benchmark: str) -> list[int]:
+        """The steps that jobs evaluate: those that are asked for, and those whose responses are there already.
+
+        So an experiment that asks for less loses nothing, and parts add to what is there where one asks for more.
+        """
+        asked = {one.name: steps for one, steps in self.plan.evaluations[run].items()}
+        check_known("scores", benchmark, asked, f"a benchmark on which this preset evaluates {run}")
+        made = self.paths.scores(run).glob(f"step_*/{benchmark}.jsonl.gz")
+        return sorted({*asked[benchmark], *(int(path.parent.name.removeprefix("step_")) for path in made)})
+
+    def steps_option(self, run: str, benchmark: str) -> str:
+        """The same for the command line."""
+        return ",".join(map(str, self.evaluated_steps(run, benchmark)))
 
     def benchmark_json(self, name: str) -> str:
         """Settings of a benchmark, for the command line."""
@@ -174,10 +198,9 @@ class Workflow:
 
     def evaluation_parts(self, run: str, benchmark: str) -> list[str]:
         """What the jobs that share the checkpoints of a run leave behind; none where one job makes all."""
-        if benchmark != self.benchmarks_of(run)[0].name:  # validation rewards take minutes
+        if benchmark in VALIDATION_OF_TASK.values():  # takes minutes
             return []
-        checkpoints = 1 if run in self.bases else len(self.plan.runs[run].checkpoint_steps)
-        jobs = min(self.configuration.preset.evaluation_jobs, checkpoints)
+        jobs = min(self.configuration.preset.evaluation_jobs, len(self.evaluated_steps(run, benchmark)))
         parts = [f"{benchmark}.part{number}of{jobs}.done" for number in range(1, jobs + 1)] if jobs > 1 else []
         return [str(self.paths.scores(run) / part) for part in parts]
 

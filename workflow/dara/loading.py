@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from dara.config import Configuration, Experiment, MethodEntry, ModelEntry, Preset
+from dara.config import Configuration, Experiment, Matrix, MethodEntry, ModelEntry, Preset, TaskSettings
 from dara.places import check_name, why_no_directory
-from dara.specs import SOURCES_OF_TASK, Model
+from dara.specs import SOURCES_OF_TASK, Model, checkpoint_steps
 
 
 class ConfigurationError(ValueError):
@@ -344,8 +344,27 @@ def _check_references(configuration: Configuration, files: list[Path]) -> None:
         for method in configuration.methods_of(experiment, matrix):
             check_known(listed, method, configuration.methods, "a method of config/methods.yaml")
             _check_source(configuration, method)
+        _check_evaluation(name, matrix, preset.tasks[experiment.task], files)
     chosen = {name: configuration.experiments[name] for name in preset.experiments}
     _check_outputs(chosen, lambda name: f"config/experiments/{name}.yaml: ")
+
+
+def _check_evaluation(name: str, matrix: Matrix, task: TaskSettings, files: list[Path]) -> None:
+    """ConfigurationError for a benchmark that the task of an experiment lacks, or a step without a checkpoint."""
+
+    def where(key: str) -> str:
+        return f"{_origin(('experiments', name, key), files)}: experiments.{name}.{key}"
+
+    for benchmark in matrix.benchmarks or ():
+        own = [one.name for one in task.benchmarks]
+        check_known(where("benchmarks"), benchmark, own, "a benchmark of its task in this preset")
+    steps = checkpoint_steps(matrix.steps or task.steps, task.checkpoint_every)
+    for step in matrix.evaluate_at or ():
+        if step not in steps:
+            raise ConfigurationError(
+                f"{where('evaluate_at')}: step {step} has no checkpoint; checkpoints are at every "
+                f"{task.checkpoint_every} steps and at the last, {steps[-1]}"
+            )
 
 
 def check_directories(preset: Preset, values: dict[str, Any], files: list[Path]) -> None:

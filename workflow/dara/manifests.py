@@ -34,6 +34,11 @@ def checkpoints(manifest: Path) -> dict[int, Path]:
     return {int(step): Path(entry["directory"]) for step, entry in content["checkpoints"].items()}
 
 
+def saved_steps(manifest: Path) -> list[int]:
+    """The steps that have a checkpoint, from the manifest of a run or of a base model."""
+    return [int(step) for step in read_json(manifest).get("checkpoints", {0: {}})]
+
+
 def checksums(manifest: Path) -> dict[int, dict[str, str]]:
     """Step -> file -> sha256, as a run's or a base model's manifest has them."""
     content = read_json(manifest)

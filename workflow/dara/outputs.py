@@ -7,16 +7,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dara.config import Configuration, Experiment, TaskSettings
+from dara.config import Configuration, Experiment, Matrix, TaskSettings
 from dara.loading import ConfigurationError, load_published
 
 FORMS = {"tables": ("md", "tex", "csv"), "side_by_side": ("md", "tex", "csv"), "figures": ("png", "svg")}
 
-NEEDS: dict[str, Callable[[TaskSettings], bool]] = {
-    "validation_curves": lambda task: task.validation is not None,
-    "math_sets": lambda task: task.benchmark.name == "math_five",
+SCORES = (
+    *("extended", "final_scores", "fixed_weights", "math_scores", "rates", "score_intervals", "three_rewards"),
+    *("tool_scores", "tool_step60"),
+)
+NEEDS: dict[str, Callable[[TaskSettings, Matrix], bool]] = {
+    **dict.fromkeys(SCORES, lambda task, matrix: matrix.evaluates(task.benchmark)),
+    "math_sets": lambda task, matrix: task.benchmark.name == "math_five" and matrix.evaluates(task.benchmark),
+    "checkpoint_curves": lambda task, matrix: matrix.evaluates(task.benchmark) and _several(matrix),
+    "validation_curves": lambda task, matrix: matrix.evaluates(task.validation) and _several(matrix),
 }
-"""Modules that show what not every preset evaluates: an experiment's output of them is only planned where it does."""
+"""Modules that show what not every experiment of every preset evaluates: an output of them is only planned where it
+does. Curves need more than one step beside the base model's."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ class Outputs:
         for name, matrix in configuration.preset.experiments.items():
             found = configuration.experiments[name]
             task = configuration.preset.tasks[found.task]
-            shown = {kind: _possible(getattr(found, kind), task) for kind in FORMS}
+            shown = {kind: _possible(getattr(found, kind), task, matrix) for kind in FORMS}
             experiments[name] = found.model_copy(update={"methods": configuration.methods_of(found, matrix), **shown})
         configured = {name: f"experiments/{name}.yaml" for name in experiments}
         return cls(experiments, configured, root, directory, f"preset {configuration.preset.preset}")
@@ -94,6 +101,11 @@ class Outputs:
         return [os.path.relpath(self.root / "config" / name) for name in names]
 
 
-def _possible(outputs: Mapping[str, str], task: TaskSettings) -> dict[str, str]:
-    """Of an experiment's outputs of one kind, those whose numbers the task's settings give."""
-    return {output: module for output, module in outputs.items() if NEEDS.get(module, lambda _: True)(task)}
+def _possible(outputs: Mapping[str, str], task: TaskSettings, matrix: Matrix) -> dict[str, str]:
+    """Of an experiment's outputs of one kind, those whose numbers its evaluation gives."""
+    shown = {module for module in outputs.values() if module not in NEEDS or NEEDS[module](task, matrix)}
+    return {output: module for output, module in outputs.items() if module in shown}
+
+
+def _several(matrix: Matrix) -> bool:
+    return matrix.evaluate_at is None or len(matrix.evaluate_at) > 1

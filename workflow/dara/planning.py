@@ -11,6 +11,7 @@ from dara.dag import Workflow
 from dara.loading import ConfigurationError, check_known
 from dara.profiles import read_profile, rules_of
 from dara.runs import base_id
+from dara.specs import VALIDATION_OF_TASK
 
 HEADERS = (
     *("experiment", "runs", "cached", "done", "train", "evaluate", "jobs"),
@@ -117,7 +118,7 @@ def cost(flow: Workflow, runs: Sequence[str], asked: Asked | None = None) -> Cos
     done = [run for run in runs if run not in flow.cached and Path(flow.run_file(run, "manifest.json")).is_file()]
     train = [run for run in runs if run not in flow.cached and run not in done]
     bases = dict.fromkeys(base_id(flow.plan.runs[run].model) for run in runs)
-    evaluate = [name for name in (*bases, *runs) if not all(Path(file).is_file() for file in flow.score_files(name))]
+    evaluate = [name for name in (*bases, *runs) if unscored(flow, name)]
     hardware = {run: flow.resources(run) for run in train}
     return Cost(
         runs=len(runs),
@@ -132,9 +133,14 @@ def cost(flow: Workflow, runs: Sequence[str], asked: Asked | None = None) -> Cos
     )
 
 
+def unscored(flow: Workflow, name: str) -> list[str]:
+    """The benchmarks that a run or a base model has not all scores of yet."""
+    return [benchmark.name for benchmark in flow.benchmarks_of(name) if not flow.is_scored(name, benchmark)]
+
+
 def jobs(flow: Workflow, name: str) -> int:
     """Jobs that evaluate and score a run or a base model on what it has no scores of yet."""
-    left = [Path(file).name.removesuffix(".scored.json") for file in flow.score_files(name) if not Path(file).is_file()]
+    left = unscored(flow, name)
     if name in flow.outdated:
         return len(left)  # only scoring
     parts = [len(flow.evaluation_parts(name, benchmark)) for benchmark in left]
@@ -142,10 +148,14 @@ def jobs(flow: Workflow, name: str) -> int:
 
 
 def evaluation_hours(flow: Workflow, name: str, asked: Asked) -> float:
-    """GPU hours of the task's benchmark, if a run or a base model has no scores of it; the others are validation."""
-    if name in flow.outdated or Path(flow.score_files(name)[0]).is_file():
-        return 0.0
-    benchmark, own = flow.benchmarks_of(name)[0].name, flow.resources(name)
+    """GPU hours of the benchmarks that a run or a base model has not all scores of yet; validation is not counted."""
+    left = [] if name in flow.outdated else unscored(flow, name)
+    return sum(benchmark_hours(flow, name, one, asked) for one in left if one not in VALIDATION_OF_TASK.values())
+
+
+def benchmark_hours(flow: Workflow, name: str, benchmark: str, asked: Asked) -> float:
+    """GPU hours of the jobs that evaluate a run or a base model on a benchmark."""
+    own = flow.resources(name)
     shares = len(flow.evaluation_parts(name, benchmark))
     last = flow.evaluation_job(name, benchmark)  # gathers the shares, or makes all responses
     return shares * gpu_hours(asked, "evaluate_part", own.evaluation_gpus, own.evaluation_hours) + gpu_hours(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from dara.config import Configuration, Experiment, Matrix, ModelEntry, TaskSettings
-from dara.specs import AnyData, AnyModel, Engine, Filter, HubData, HubModel, MethodSpec, ModelSpec, RunSpec
+from dara.specs import AnyData, AnyModel, Benchmark, Engine, Filter, HubData, HubModel, MethodSpec, ModelSpec, RunSpec
 
 CONTRACT = 1
 """Version of what the trainers do with a specification; raised when the same specification gives other results."""
@@ -56,12 +57,20 @@ def run_id(spec: RunSpec) -> str:
     return f"{spec.task}-{spec.model.name}-{spec.method.name}-g{spec.group_size}-s{spec.seed}-{spec_hash(spec)}"
 
 
+Evaluation = dict[Benchmark, tuple[int, ...]]
+"""What a run or a base model is evaluated on, and at which steps (0: the base model)."""
+
+
 @dataclass(frozen=True)
 class Plan:
-    """The runs of a preset: specifications by run id, and the run ids of each experiment in the matrix's order."""
+    """The runs of a preset: specifications by run id, and the run ids of each experiment in the matrix's order.
+
+    evaluations: of each run id and base id, what any experiment with the run asks for; nothing where none asks.
+    """
 
     runs: dict[str, RunSpec]
     experiments: dict[str, list[str]]
+    evaluations: dict[str, Evaluation]
 
     @property
     def data(self) -> dict[str, AnyData]:
@@ -79,12 +88,25 @@ class Plan:
 def plan_runs(configuration: Configuration) -> Plan:
     """Expand the matrices of the preset's experiments into runs. Two experiments that need the same run share it."""
     runs: dict[str, RunSpec] = {}
-    experiments = {}
+    experiments: dict[str, list[str]] = {}
+    evaluations: dict[str, Evaluation] = {}
     for name, matrix in configuration.preset.experiments.items():
         specs = _expand(configuration, configuration.experiments[name], matrix)
         experiments[name] = [run_id(spec) for spec in specs]
-        runs.update(zip(experiments[name], specs, strict=True))
-    return Plan(runs, experiments)
+        for run, spec in zip(experiments[name], specs, strict=True):
+            runs[run], base = spec, base_id(spec.model)
+            asked = [one for one in configuration.preset.tasks[spec.task].benchmarks if matrix.evaluates(one)]
+            own = dict.fromkeys(asked, matrix.evaluate_at or spec.checkpoint_steps)
+            evaluations[run] = joined(evaluations.get(run, {}), own)
+            evaluations[base] = joined(evaluations.get(base, {}), dict.fromkeys(asked, (0,)))
+    return Plan(runs, experiments, evaluations)
+
+
+def joined(one: Mapping[Benchmark, Iterable[int]], other: Mapping[Benchmark, Iterable[int]]) -> Evaluation:
+    """What either of two evaluations asks for."""
+    return {
+        benchmark: tuple(sorted({*one.get(benchmark, ()), *other.get(benchmark, ())})) for benchmark in {**one, **other}
+    }
 
 
 def _expand(configuration: Configuration, experiment: Experiment, matrix: Matrix) -> list[RunSpec]:

@@ -257,8 +257,8 @@ class RunSpec(Model):
 
     @property
     def checkpoint_steps(self) -> list[int]:
-        """Steps that have a checkpoint: every `checkpoint_every` and the last."""
-        return sorted({*range(self.checkpoint_every, self.steps + 1, self.checkpoint_every), self.steps})
+        """Steps that have a checkpoint (`checkpoint_steps`)."""
+        return checkpoint_steps(self.steps, self.checkpoint_every)
 
 
 class Benchmark(Model):
@@ -290,6 +290,11 @@ class Benchmark(Model):
         if self.name in ("laptop_math", "math_five") and self.length_limit is None:
             raise ValueError("length_limit is missing; the math benchmark needs it, in tokens with the end token")
         return self
+
+
+def checkpoint_steps(steps: int, every: int) -> list[int]:
+    """Of a run of so many steps, those that have a checkpoint: every `every` and the last."""
+    return sorted({*range(every, steps + 1, every), steps})
 
 
 def check_groups(prompts_per_step: int, updates_per_step: int) -> None:

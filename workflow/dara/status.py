@@ -94,7 +94,7 @@ def _indented(said: tuple[str, ...]) -> list[str]:
 
 def _summary(flow: Workflow, rows: list[RunStatus], source: str) -> list[str]:
     counts = Counter(row.state for row in rows)
-    scored = sum(all(Path(file).is_file() for file in flow.score_files(run)) for run in flow.evaluated)
+    scored = sum(_is_evaluated(flow, run) for run in flow.evaluated)
     return [
         f"{len(rows)} runs: " + ", ".join(f"{counts[state]} {state}" for state in reversed(STATES) if counts[state]),
         f"{scored} of {len(flow.evaluated)} runs and base models are evaluated",
@@ -148,7 +148,7 @@ def _finished(flow: Workflow, run: str, manifest: dict) -> RunStatus:
 
 def evaluation_note(flow: Workflow, run: str) -> str:
     """What is left of the evaluation of a trained run or a base model, with what its newest log says; "" if nothing."""
-    if all(Path(file).is_file() for file in flow.score_files(run)):
+    if _is_evaluated(flow, run):
         return ""
     logs = [path for rule in ("evaluate", "score") for path in (flow.paths.root / "logs" / rule).glob(f"{run}.*.log")]
     log = max(logs, key=lambda path: path.stat().st_mtime, default=None)
@@ -156,6 +156,10 @@ def evaluation_note(flow: Workflow, run: str) -> str:
         return f"is being evaluated (log: {log})"
     said = last_line(log) if log else None
     return f"not evaluated yet: {shortened(said)} (log: {log})" if said else "not evaluated yet"
+
+
+def _is_evaluated(flow: Workflow, run: str) -> bool:
+    return all(flow.is_scored(run, benchmark) for benchmark in flow.benchmarks_of(run))
 
 
 def _not_begun(flow: Workflow, run: str, steps: int) -> RunStatus:

@@ -17,10 +17,11 @@ rule evaluate_part:
         runtime=lambda wildcards: FLOW.resources(wildcards.run).evaluation_minutes,
     params:
         benchmark=lambda wildcards: FLOW.benchmark_json(wildcards.benchmark),
+        steps=lambda wildcards: FLOW.steps_option(wildcards.run, wildcards.benchmark),
         out=subpath(output[0], parent=True),
     shell:
         "{EVALUATION_PYTHON:q} -m dara evaluate {input.manifest:q} --data {input.data:q} --benchmark {params.benchmark:q} "
-        "--out {params.out:q} --part {wildcards.part}/{wildcards.parts} 2>&1 | tee {log:q}"
+        "--steps {params.steps} --out {params.out:q} --part {wildcards.part}/{wildcards.parts} 2>&1 | tee {log:q}"
 
 
 # Where parts have made all responses, this only finds them complete and puts down what made them: no GPU, no model.
@@ -50,11 +51,12 @@ rule evaluate:
         ).minutes,
     params:
         benchmark=lambda wildcards: FLOW.benchmark_json(wildcards.benchmark),
+        steps=lambda wildcards: FLOW.steps_option(wildcards.run, wildcards.benchmark),
         out=subpath(output[0], parent=True),
         gather=lambda wildcards, input: "--gather" if input.get("parts") else "",
     shell:
         "{EVALUATION_PYTHON:q} -m dara evaluate {input.manifest:q} --data {input.data:q} --benchmark {params.benchmark:q} "
-        "--out {params.out:q} {params.gather} 2>&1 | tee {log:q}"
+        "--steps {params.steps} --out {params.out:q} {params.gather} 2>&1 | tee {log:q}"
 
 
 rule score:

@@ -13,6 +13,7 @@ from dara.analysis.crossing import first_crossing, stable_crossing
 from dara.analysis.energy import EPS, TAU, active_density, energies, energy_share, group_z_scores
 from dara.analysis.frames import MISSING, rows_to_frame, write_frame
 from dara.analysis.records import RecordError, Run, read_metrics, read_rewards, read_run
+from dara.analysis.score_files import Evaluations
 from dara.analysis.score_intervals import score_intervals_frame
 from dara.analysis.scores import checkpoint_scores_frame
 
@@ -43,7 +44,7 @@ def analyse(
     score_dirs: Mapping[str, Path],
     experiments: Mapping[str, Sequence[str]],
     thresholds: Mapping[str, Mapping[str, Sequence[float]]],
-    benchmarks: Mapping[str, Sequence[str]],
+    evaluations: Evaluations,
     score_steps: Mapping[str, Sequence[int]],
     out: Path,
 ) -> None:
@@ -54,7 +55,7 @@ def analyse(
         score_dirs: for each run id and each base id, the directory with step_<N>/<benchmark>.csv.
         experiments: as in `collect`.
         thresholds: for each experiment, the levels whose crossing is reported, by reward.
-        benchmarks: for each task, the names of its benchmarks.
+        evaluations: for each run id and each base id, the steps at which it was evaluated, by benchmark.
         score_steps: for each experiment, the authors' steps at which its scores are compared.
         out: directory of the frames.
 
@@ -65,9 +66,9 @@ def analyse(
     levels = thresholds_of_runs(experiments, thresholds)
     write_frame(crossings_frame(runs.values(), levels), "crossings", out / "crossings.csv")
     write_frame(energies_frame(runs.values()), "energies", out / "energies.csv")
-    scores = checkpoint_scores_frame(runs.values(), score_dirs, benchmarks)
+    scores = checkpoint_scores_frame(runs.values(), score_dirs, evaluations)
     write_frame(scores, "checkpoint_scores", out / "checkpoint_scores.csv")
-    intervals = score_intervals_frame(runs, score_dirs, experiments, benchmarks, score_steps)
+    intervals = score_intervals_frame(runs, score_dirs, experiments, evaluations, score_steps)
     write_frame(intervals, "score_intervals", out / "score_intervals.csv")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,19 @@ import pandas as pd
 from dara.analysis.records import RecordError, read_json
 from dara.evaluation.score import identity_path, read_scores, scores_path
 from dara.files import gunzip
-from dara.specs import VALIDATION_OF_TASK
 
 Sums = Mapping[int, Mapping[str, str]]
 """Step -> file of its checkpoint -> sha256."""
+Evaluations = Mapping[str, Mapping[str, Sequence[int]]]
+"""Run id or base id -> benchmark -> the steps at which it was evaluated (a diverged run may lack some of them)."""
 
 
 @dataclass(frozen=True)
 class Scored:
     """What has scores: a run or a base model.
 
-    columns: what names it in a frame; directory: of its scores; steps: those that are scored; sums: of its checkpoints,
-    as its manifest has them (None: a base model's manifest is not among the results that are kept).
+    columns: what names it in a frame; directory: of its scores; steps: those whose scores are read; sums: of its
+    checkpoints, as its manifest has them (None: a base model's manifest is not among the results that are kept).
     """
 
     name: str
@@ -36,45 +37,32 @@ class Scored:
 
 def check_identities(scored: Collection[Scored], benchmark: str) -> None:
     """Responses of a benchmark must come from the same cases, sampler, versions, decoding and seed, and each from the
-    checkpoints that it is said to be of.
-
-    Validation rows are chosen for each model (one that is too long for its template is replaced), so they are the same
-    within a model.
-    """
-    first: dict[str, tuple[str, dict[str, Any]]] = {}
+    checkpoints that it is said to be of."""
+    first: tuple[str, dict[str, Any]] | None = None
     for one in sorted(scored, key=lambda one: one.name):
         path = identity_path(one.directory, benchmark)
         identity = read_json(path)
         _check_checkpoints(identity.pop("checkpoints", {}), one, path)
-        if benchmark in VALIDATION_OF_TASK.values():
-            model = one.columns["model"]
-            _check_alike(first, f" of the model {model}", one.name, {"cases": identity.pop("cases", None)}, path)
-        _check_alike(first, "", one.name, identity, path)
-
-
-def _check_alike(
-    first: dict[str, tuple[str, dict[str, Any]]], among: str, name: str, identity: dict[str, Any], path: Path
-) -> None:
-    """Compare an identity with the first one of its kind, which is kept in `first`."""
-    other, expected = first.setdefault(among, (name, identity))
-    unlike = sorted(key for key in {*expected, *identity} if expected.get(key) != identity.get(key))
-    if unlike:
-        raise RecordError(
-            f"{path}: {name} was evaluated with another {', '.join(unlike)} than {other}; scores{among} are compared "
-            "only when they were made alike, so evaluate one of them again"
-        )
+        other, expected = first = first or (one.name, identity)
+        unlike = sorted(key for key in {*expected, *identity} if expected.get(key) != identity.get(key))
+        if unlike:
+            raise RecordError(
+                f"{path}: {one.name} was evaluated with another {', '.join(unlike)} than {other}; scores are compared "
+                "only when they were made alike, so evaluate one of them again"
+            )
 
 
 def _check_checkpoints(evaluated: Mapping[str, Mapping[str, str]], one: Scored, path: Path) -> None:
     """The responses must be of the run's checkpoints. A file that only one of the two sides lists is not compared,
     but the weights must be among those that are."""
-    if sorted(map(int, evaluated)) != list(one.steps):
-        found, due = (", ".join(map(str, steps)) or "none" for steps in (sorted(map(int, evaluated)), one.steps))
+    there = sorted(map(int, evaluated))
+    if not {*one.steps} <= {*there}:
+        found, due = (", ".join(map(str, steps)) or "none" for steps in (there, one.steps))
         raise RecordError(
-            f"{path}: {one.name} was evaluated at the steps {found}, but has checkpoints at {due}; evaluate it again"
+            f"{path}: {one.name} was evaluated at the steps {found}, but is to be at {due}; evaluate it again"
         )
-    for step, sums in (one.sums or {}).items():
-        _check_files(evaluated[str(step)], sums, f"{path}: step {step} of {one.name}")
+    for step in one.steps if one.sums is not None else ():
+        _check_files(evaluated[str(step)], one.sums[step], f"{path}: step {step} of {one.name}")
 
 
 def _check_files(evaluated: Mapping[str, str], sums: Mapping[str, str], where: str) -> None:
@@ -94,11 +82,8 @@ def listed_scores(one: Scored, benchmark: str) -> dict[str, str]:
     path = one.directory / f"{benchmark}.scored.json"
     listed = read_json(path)
     files = {scores_path(one.directory, step, benchmark).relative_to(one.directory).as_posix() for step in one.steps}
-    if set(listed) != files:
-        unlike = ", ".join(sorted(set(listed) ^ files))
-        raise RecordError(
-            f"{path}: {one.name}: lists other score files than its checkpoints have ({unlike}); score it again"
-        )
+    if absent := sorted(files - set(listed)):
+        raise RecordError(f"{path}: {one.name}: does not list the scores {', '.join(absent)}; score it again")
     return listed
 
 

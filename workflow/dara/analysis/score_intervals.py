@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from dara.analysis.hierarchical import hierarchical_interval, metric_differences
 from dara.analysis.intervals import t_interval
 from dara.analysis.names import SCORES
 from dara.analysis.records import Run
+from dara.analysis.score_files import Evaluations
 from dara.analysis.scores import DECIMALS
 from dara.analysis.view import Setting
 from dara.evaluation.records import Metric
@@ -29,7 +29,7 @@ Seeds = dict[tuple[int, int], dict[str, Metric]]
 
 @dataclass(frozen=True)
 class Group:
-    """The completed runs of one setting in an experiment, at a step that all of them have."""
+    """The completed runs of one setting in an experiment, at a step at which all of them were evaluated."""
 
     experiment: str
     task: str
@@ -43,21 +43,21 @@ def score_intervals_frame(
     runs: Mapping[str, Run],
     score_dirs: Mapping[str, Path],
     experiments: Mapping[str, Sequence[str]],
-    benchmarks: Mapping[str, Sequence[str]],
+    evaluations: Evaluations,
     score_steps: Mapping[str, Sequence[int]],
 ) -> pd.DataFrame:
     """The frame score_intervals: a row an experiment, setting, step, metric and method, or difference of two methods.
 
-    The steps are those of `score_steps` (`nearest_step`) and the last one that the completed runs of a setting share. A
-    setting is a model, group size and engine: runs of two engines are never pooled. Resamples are keyed by what they
-    are of, not by the experiment, so that two experiments that share runs show the same interval of them; the engine is
-    no part of that key, so two engines have the same draws of seeds and questions.
+    The steps are those of `score_steps` (`nearest_step`) and the last one at which all completed runs of a setting were
+    evaluated. A setting is a model, group size and engine: runs of two engines are never pooled. Resamples are keyed by
+    what they are of, not by the experiment, so that two experiments that share runs show the same interval of them; the
+    engine is no part of that key, so two engines have the same draws of seeds and questions.
 
     Args:
         runs: every planned run; missing and diverged ones are in no row.
         score_dirs: for each run id, the directory of its scores.
         experiments: for each experiment, the run ids of its matrix.
-        benchmarks: for each task, the names of its benchmarks.
+        evaluations: for each run id, the steps at which it was evaluated, by benchmark.
         score_steps: for each experiment, the authors' steps at which its scores are compared.
 
     Raises:
@@ -68,7 +68,7 @@ def score_intervals_frame(
         row
         for experiment, names in experiments.items()
         for group in _groups(
-            experiment, [runs[name] for name in names], score_dirs, benchmarks, score_steps.get(experiment, ())
+            experiment, [runs[name] for name in names], score_dirs, evaluations, score_steps.get(experiment, ())
         )
         for row in _rows(group)
     ]
@@ -79,18 +79,19 @@ def _groups(
     experiment: str,
     runs: Iterable[Run],
     score_dirs: Mapping[str, Path],
-    benchmarks: Mapping[str, Sequence[str]],
+    evaluations: Evaluations,
     score_steps: Sequence[int],
 ) -> Iterable[Group]:
-    by_place: dict[tuple[str, Setting], list[Run]] = {}
+    by_place: dict[tuple[str, Setting, str], list[Run]] = {}
     for run in runs:
-        if run.outcome == "completed":
-            setting = Setting(run.spec.model.name, run.spec.group_size, run.spec.engine)
-            by_place.setdefault((run.spec.task, setting), []).append(run)
-    for (task, setting), found in by_place.items():
-        ours, common = _by_method(experiment, found), set.intersection(*(set(run.checkpoints) for run in found))
-        names = [name for name in benchmarks.get(task, ()) if name not in VALIDATION_OF_TASK.values()]
-        for step, benchmark in product(_steps(common, score_steps, found[0].spec.steps), names):
+        setting = Setting(run.spec.model.name, run.spec.group_size, run.spec.engine)
+        for benchmark in evaluations[run.run_id] if run.outcome == "completed" else ():
+            if benchmark not in VALIDATION_OF_TASK.values():
+                by_place.setdefault((run.spec.task, setting, benchmark), []).append(run)
+    for (task, setting, benchmark), found in by_place.items():
+        ours = _by_method(experiment, found)
+        common = set.intersection(*(set(evaluations[run.run_id][benchmark]) for run in found))
+        for step in _steps(common, score_steps, found[0].spec.steps):
             scored = {
                 method: {key: _metrics(run, score_dirs, step, benchmark) for key, run in seeds.items()}
                 for method, seeds in ours.items()

@@ -13,7 +13,7 @@ from dara.analysis.frames import rows_to_frame
 from dara.analysis.intervals import Interval, bootstrap_intervals
 from dara.analysis.names import BASE
 from dara.analysis.records import RecordError, Run
-from dara.analysis.score_files import Scored, check_identities, listed_scores, read_listed
+from dara.analysis.score_files import Evaluations, Scored, check_identities, listed_scores, read_listed
 from dara.evaluation.records import Metric
 from dara.evaluation.score import check_scorers, check_version, summarise
 from dara.runs import base_id
@@ -24,14 +24,14 @@ as much breaks an error bar."""
 
 
 def checkpoint_scores_frame(
-    runs: Collection[Run], score_dirs: Mapping[str, Path], benchmarks: Mapping[str, Sequence[str]]
+    runs: Collection[Run], score_dirs: Mapping[str, Path], evaluations: Evaluations
 ) -> pd.DataFrame:
-    """The frame checkpoint_scores: one row a checkpoint, benchmark and metric, base models (step 0) included.
+    """The frame checkpoint_scores: one row an evaluated checkpoint, benchmark and metric, also of base models (step 0).
 
     Args:
         runs: the planned runs; a missing one has no rows.
         score_dirs: for each run id and base id, the directory of its scores.
-        benchmarks: for each task, the names of its benchmarks.
+        evaluations: for each run id and base id, the steps at which it was evaluated, by benchmark.
 
     Raises:
         RecordError: a run or base model without a directory; responses of one benchmark that were made with unlike
@@ -39,10 +39,9 @@ def checkpoint_scores_frame(
             not the one that was written.
         ValueError: a score file that is missing or damaged.
     """
-    scored = _scored(runs, score_dirs)
     rows = []
-    for benchmark in sorted({name for names in benchmarks.values() for name in names}):
-        mine = [one for one in scored if benchmark in benchmarks.get(one.columns["task"], ())]
+    for benchmark in sorted({name for asked in evaluations.values() for name in asked}):
+        mine = _scored(runs, score_dirs, {name: asked.get(benchmark, ()) for name, asked in evaluations.items()})
         check_identities(mine, benchmark)
         check_scorers({one.name: one.directory for one in mine if one.steps}, benchmark)
         for one in mine:
@@ -58,8 +57,8 @@ def checkpoint_scores_frame(
     return rows_to_frame(rows, "checkpoint_scores")
 
 
-def _scored(runs: Collection[Run], score_dirs: Mapping[str, Path]) -> list[Scored]:
-    """Everything that has scores, each once."""
+def _scored(runs: Collection[Run], score_dirs: Mapping[str, Path], asked: Mapping[str, Sequence[int]]) -> list[Scored]:
+    """Everything that has scores of a benchmark, each once; asked: for each run id and base id, at which steps."""
     scored = {}
     for run in runs:
         base = base_id(run.spec.model)
@@ -67,11 +66,13 @@ def _scored(runs: Collection[Run], score_dirs: Mapping[str, Path]) -> list[Score
         scored[base] = (columns, (0,), None)
         if run.outcome:
             scored[run.run_id] = (run.identity, run.checkpoints, run.sums)
+    scored = {name: found for name, found in scored.items() if asked[name]}
     for name in scored:
         if name not in score_dirs:
             raise RecordError(f"{name}: the directory of its scores is not given")
     return [
-        Scored(name, columns, Path(score_dirs[name]), steps, sums) for name, (columns, steps, sums) in scored.items()
+        Scored(name, columns, Path(score_dirs[name]), tuple(step for step in steps if step in asked[name]), sums)
+        for name, (columns, steps, sums) in scored.items()
     ]
 
 

@@ -80,7 +80,7 @@ class Fetch:
         """The rows of a data set. Raises ValueError, naming the set, when it has not as many as are pinned."""
         path, pin = self.dataset(source_id), read_pin(self.lock, source_id)
         rows = read_rows(path)
-        if len(rows) != pin.rows:
+        if pin.rows is not None and len(rows) != pin.rows:
             raise ValueError(f"{path}: has {len(rows)} rows; {source_id} has {pin.rows}, so this is another set")
         return rows
 
@@ -119,7 +119,8 @@ def dataset_file(
         else:
             path, pin = _fetched_file(pin, folder, mirror)
         if read_pin(lock, source_id).sha256 is None:
-            record_pin(lock, replace(pin, sha256=sha256(path)))
+            rows = len(read_rows(path)) if pin.rows is None else pin.rows
+            record_pin(lock, replace(pin, rows=rows, sha256=sha256(path)))
             logger.info("%s: its sha256 is now in %s; commit that file", source_id, lock)
     return path
 

@@ -24,7 +24,7 @@ class Pin:
 
     Attributes:
         file: its path in the repository, or a pattern that exactly one path fits.
-        rows: how many rows it has.
+        rows: how many rows it has; None until somebody has fetched it, where nobody states it.
         sha256: 64 hex digits; None until somebody has fetched it.
     """
 
@@ -33,7 +33,7 @@ class Pin:
     repository: str
     revision: str
     file: str
-    rows: int
+    rows: int | None
     sha256: str | None
 
 
@@ -49,9 +49,9 @@ def read_pin(lock: Path, source_id: str) -> Pin:
 
 
 def record_pin(lock: Path, pin: Pin) -> None:
-    """Keep the file name and the checksum of what was fetched."""
+    """Keep the file name, the number of rows and the checksum of what was fetched."""
     content = _read(lock)
-    content["datasets"][pin.id] |= {"file": pin.file, "sha256": pin.sha256}
+    content["datasets"][pin.id] |= {"file": pin.file, "rows": pin.rows, "sha256": pin.sha256}
     _write(lock, content)
 
 

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 HUB_SOURCES: dict[str, ModuleType] = {"toolrl": toolrl, "deepscaler": deepscaler}
 """Name of a source -> its module, with VERSION, FILES (ids of data sets), BENCHMARKS (what its problems are compared
-with), read(fetch) and split(train, validation, rows)."""
+with) and read(fetch): training problems, validation problems, and what is left out of training."""
 
 
 def sources_of(data: HubData) -> tuple[str, ...]:
@@ -56,15 +56,18 @@ def prepare_hub(data: HubData, out: Path, *, fetch: Fetch) -> None:
     module = _module(data, fetch)
     tokenizer = _tokenizer(data, fetch)
     train, validation, excluded = module.read(fetch)
+    if len(validation) != data.validation_rows:
+        raise ValueError(
+            f"data.validation_rows: {data.validation_rows}, but {data.source} has {len(validation)} validation rows; "
+            "set that"
+        )
     found = contamination.matches(((one.id, one.text) for one in train), _questions(module.BENCHMARKS, fetch))
     if data.decontaminate:
         train, removed = _without(train, found)
         excluded += removed
     prompts, too_long = _prompts(train, tokenizer, data.max_prompt_tokens)
-    train, validation, copies = module.split(
-        [one for one in train if one.id in prompts], validation, data.validation_rows
-    )
-    excluded += too_long + copies
+    train = [one for one in train if one.id in prompts]
+    excluded += too_long
     rows = {
         "train.jsonl": [{"id": one.id, "prompt": prompts[one.id], "reference": one.reference} for one in train],
         "validation/problems.jsonl": [_validation_row(one) for one in validation],

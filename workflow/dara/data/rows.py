@@ -31,6 +31,20 @@ def column(row: Row, names: tuple[str, ...], where: str) -> Any:
     raise ValueError(f"{where}: has no {' or '.join(names)}; its columns are {', '.join(row)}")
 
 
+def chat_row(row: Row, roles: list[str], where: str) -> tuple[list[dict[str, str]], str]:
+    """Messages and gold answer of a row as verl's preparations write it: `prompt`, and `reward_model.ground_truth`.
+
+    Raises:
+        ValueError: the row, which `where` names, has no messages of these roles, or no gold answer in text.
+    """
+    messages, gold = column(row, ("prompt",), where), column(row, ("reward_model",), where)
+    found = [message["role"] for message in messages] if isinstance(messages, list) else messages
+    if found != roles or not isinstance(gold, dict) or not isinstance(gold.get("ground_truth"), str):
+        asked = " and ".join(f"a {role}" for role in roles)
+        raise ValueError(f"{where}: needs a prompt of {asked} message, and reward_model.ground_truth")
+    return [{"role": message["role"], "content": message["content"]} for message in messages], gold["ground_truth"]
+
+
 def _parquet(path: Path) -> list[Row]:
     import pyarrow
     import pyarrow.parquet

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from dara.data.hub import Fetch
 from dara.data.problems import Exclusion, Problem
-from dara.data.rows import column
+from dara.data.rows import chat_row
 from dara.rewards import score
 
 VERSION = 1
@@ -42,27 +41,13 @@ def read(fetch: Fetch) -> tuple[list[Problem], list[Problem], list[Exclusion]]:
     return train, validation, excluded
 
 
-def split(
-    train: list[Problem], validation: list[Problem], rows: int
-) -> tuple[list[Problem], list[Problem], list[Exclusion]]:
-    """The split that the data set has; ValueError unless it has `rows` validation rows."""
-    if len(validation) != rows:
-        raise ValueError(f"data.validation_rows: {rows}, but ToolRL has {len(validation)} validation rows; set that")
-    return train, validation, []
-
-
 def _problems(fetch: Fetch, source: str, prefix: str) -> list[Problem]:
     return [_problem(row, source, prefix, number) for number, row in enumerate(fetch.rows(source))]
 
 
 def _problem(row: dict[str, Any], source: str, prefix: str, number: int) -> Problem:
     where = f"{source}, row {number + 1}"
-    messages, gold = column(row, ("prompt",), where), column(row, ("reward_model",), where)
-    roles = [message.get("role") for message in messages] if isinstance(messages, Sequence) else messages
-    if roles != ["system", "user"] or not isinstance(gold, dict) or not isinstance(gold.get("ground_truth"), str):
-        raise ValueError(f"{where}: needs a prompt of a system and a user message, and reward_model.ground_truth")
-    prompt = [{"role": message["role"], "content": message["content"]} for message in messages]
-    reference = gold["ground_truth"]
+    prompt, reference = chat_row(row, ["system", "user"], where)
     return Problem(f"{prefix}_{number}", _category(reference), prompt, reference, _user_text(prompt[-1]["content"]))
 
 

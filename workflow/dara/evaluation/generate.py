@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dara.config import Benchmark
-from dara.evaluation.identity import ONE_STREAM, Claim, response_identity, unfinished_path
+from dara.evaluation.identity import ONE_STREAM, Claim, response_identity, unfinished_path, with_finished
 from dara.evaluation.identity import checksums as checkpoint_checksums
 from dara.evaluation.multi_turn import Program, one_request
 from dara.evaluation.partial import PartialResponses, partial_path
@@ -86,7 +86,7 @@ def generate_checkpoints(
     # A run that diverged before its first checkpoint has nothing to generate, but an identity like the others.
     sampler = make_sampler(checkpoints[steps[0]] if steps else out_dir, benchmark.batch_size)
     sums = checkpoint_checksums(checkpoints, benchmark, checksums or {})
-    identity = response_identity(benchmark, cases_dir, sums, sampler)
+    identity = with_finished(response_identity(benchmark, cases_dir, sums, sampler), out_dir)
     own = part.of(steps) if part else steps
     claim = Claim(out_dir, benchmark.name, identity, own if part else None)
     with contextlib.closing(sampler):

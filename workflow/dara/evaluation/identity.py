@@ -78,6 +78,22 @@ def unfinished_path(out_dir: Path, name: str) -> Path:
     return out_dir / f".{name}.identity.unfinished.json"
 
 
+def with_finished(identity: Mapping[str, Any], out_dir: Path) -> dict[str, Any]:
+    """The identity with the checkpoints too whose responses are finished already: an evaluation can be added to."""
+    final = identity_path(out_dir, identity["benchmark"])
+    finished = read_json(final)["checkpoints"] if final.is_file() else {}
+    return {**identity, "checkpoints": {**finished, **identity["checkpoints"]}}
+
+
+def shared(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Two identities without the checkpoints that only one of them has: those differ from nothing."""
+    both = one["checkpoints"].keys() & other["checkpoints"].keys()
+    first, second = (
+        {**each, "checkpoints": {step: each["checkpoints"][step] for step in both}} for each in (one, other)
+    )
+    return first, second
+
+
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     """Where two identities differ: `seed (0 there, 1 here), sampler.device ('cuda' there, 'cpu' here)`."""
     before, now = _flat(there), _flat(here)
@@ -165,24 +181,24 @@ class Claim:
     def _is_same(self) -> bool:
         final, work = identity_path(self.out_dir, self.name), unfinished_path(self.out_dir, self.name)
         if final.is_file():
-            existing = read_json(final)
-            if existing != self.identity:
+            existing, own = shared(read_json(final), self.identity)
+            if existing != own:
                 raise ValueError(
-                    f"{final}: these responses were made with another {differences(existing, self.identity)}; "
+                    f"{final}: these responses were made with another {differences(existing, own)}; "
                     f"delete {self.out_dir} to make them again, or use the settings they were made with"
                 )
             return True
         if not work.is_file():
             return False
-        existing = read_json(work)
+        existing, own = shared(read_json(work), self.identity)
         kept = next(self._not_to_lose(), None)
-        if existing != self.identity and kept is not None:
+        if existing != own and kept is not None:
             raise ValueError(
                 f"{work}: this evaluation has responses already, or other parts make them, with another "
-                f"{differences(existing, self.identity)} (the first: {kept}); use the same settings, or, when no other "
+                f"{differences(existing, own)} (the first: {kept}); use the same settings, or, when no other "
                 f"job runs, delete {work} and {self.out_dir}/{self.name}.part*.done to make all responses again"
             )
-        return existing == self.identity
+        return existing == own
 
     def _not_to_lose(self) -> Iterator[Path]:
         """What other parts have begun; for a job that makes all checkpoints, those that are finished."""

@@ -1,10 +1,11 @@
-"""Versions of scorers, and which of them made the scores below a directory.
+"""Versions of scorers; which of them made the scores below a directory, and of which checkpoints.
 
 A workflow asks this before any job runs, so nothing that takes time to import is imported here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,14 @@ older than it, and this version gives the same ones to all of their responses.""
 def scorer_path(out_dir: Path, benchmark: str) -> Path:
     """What scored the responses below `out_dir`; written when all of them are scored."""
     return out_dir / f"{benchmark}.scorer.json"
+
+
+def covers(directory: Path, benchmark: str, steps: Iterable[int]) -> bool:
+    """Whether scoring is done below `directory`, and these steps are among those that it scored."""
+    listing = directory / f"{benchmark}.scored.json"
+    return listing.is_file() and {f"step_{step}" for step in steps} <= {
+        name.split("/")[0] for name in read_json(listing)
+    }
 
 
 def is_recorded(benchmark: str) -> bool:

@@ -25,32 +25,33 @@ def analyse(arguments: argparse.Namespace) -> None:
     from dara.analysis import analyse as analyse_frames
 
     flow = _workflow(arguments)
-    preset, experiments = flow.configuration.preset, flow.configuration.experiments
     analyse_frames(
         flow.run_directories,
         {name: flow.score_directory(name) for name in flow.evaluated},
         flow.plan.experiments,
-        {name: experiments[name].thresholds for name in preset.experiments},
-        {task: [item.name for item in settings.benchmarks] for task, settings in preset.tasks.items()},
-        {name: experiments[name].score_steps for name in preset.experiments},
+        {name: experiment.thresholds for name, experiment in flow.configuration.experiments.items()},
+        {name: {one.name: steps for one, steps in asked.items()} for name, asked in flow.plan.evaluations.items()},
+        {name: experiment.score_steps for name, experiment in flow.configuration.experiments.items()},
         flow.paths.frames,
     )
 
 
 def cache(arguments: argparse.Namespace) -> None:
-    """Keep every finished and scored run of a preset in results/cached/, to be committed."""
+    """Keep every finished run of a preset that has the scores it is to have in results/cached/, to be committed."""
     from dara.cache import store
+    from dara.evaluation.scorers import covers
 
     flow = _workflow(arguments)
     kept = 0
-    for name in flow.evaluated:
+    names = dict.fromkeys([*flow.evaluated, *(run for run in flow.plan.runs if run not in flow.cached)])
+    for name in names:
         run = flow.run_directory(name) if name in flow.plan.runs else None
         scores, benchmarks = flow.paths.scores(name), flow.benchmarks_of(name)
-        scored = all((scores / f"{benchmark.name}.scored.json").is_file() for benchmark in benchmarks)
+        scored = all(covers(scores, benchmark.name, flow.due_steps(name, benchmark)) for benchmark in benchmarks)
         if scored and (run is None or (run / "manifest.json").is_file()):
             store(run, scores, benchmarks, arguments.into / name)
             kept += 1
-    print(f"{kept} of {len(flow.evaluated)} runs and base models are in {arguments.into}")
+    print(f"{kept} of {len(names)} runs and base models are in {arguments.into}")
 
 
 def table(arguments: argparse.Namespace) -> None:

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from dara.files import read_json
 from dara.locking import HANDOVER_SECONDS, directory_lock
-from dara.manifests import cases_directory, check_inputs, checkpoints, checksums, model_directory, model_sums
+from dara.manifests import (
+    cases_directory,
+    check_inputs,
+    checkpoints,
+    checksums,
+    model_directory,
+    model_sums,
+    saved_steps,
+)
 
 if TYPE_CHECKING:
     from dara.config import Resources
@@ -96,9 +104,9 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
-    """Generate the responses of all checkpoints that a manifest names; with --model, evaluate any model."""
+    """Generate the responses of the checkpoints that a manifest names; with --model, evaluate any model."""
     if arguments.model is not None:
-        _refuse(arguments, ("manifest", "data", "part", "gather"), "without --model")
+        _refuse(arguments, ("manifest", "data", "steps", "part", "gather"), "without --model")
         _evaluate_model(arguments)
         return
     _refuse(arguments, ("limit", "samples", "batch_size", "max_response_tokens"), "with --model")
@@ -109,7 +117,9 @@ def evaluate(arguments: argparse.Namespace) -> None:
         raise ValueError("name the manifest of a run or of a base model, or any model with --model DIRECTORY_OR_ID")
     benchmark, out = _parsed(Benchmark, arguments.benchmark, "--benchmark"), _needed(arguments, "out")
     part = Part.parse(arguments.part) if arguments.part else None
-    cases, made = cases_directory(benchmark.name, _needed(arguments, "data")), checkpoints(arguments.manifest)
+    cases = cases_directory(benchmark.name, _needed(arguments, "data"))
+    asked = _steps(arguments)
+    made = {step: path for step, path in checkpoints(arguments.manifest).items() if step in asked}
     name = f".{benchmark.name}.{f'part{part.number}' if part else 'lock'}"
     with directory_lock(out / name, seconds=HANDOVER_SECONDS):
         if arguments.gather:
@@ -117,6 +127,24 @@ def evaluate(arguments: argparse.Namespace) -> None:
         else:
             sums = checksums(arguments.manifest)
             generate_checkpoints(made, benchmark, cases, out, part=part, checksums=sums)
+
+
+def _steps(arguments: argparse.Namespace) -> set[int]:
+    """The steps to evaluate: those of --steps, else all that the manifest has. A diverged run may not have all."""
+    there = {*saved_steps(arguments.manifest)}
+    if arguments.steps is None:
+        return there
+    try:
+        asked = {int(step) for step in arguments.steps.split(",")}
+    except ValueError:
+        raise ValueError(f"--steps is {arguments.steps!r}; it must be steps with commas, such as 50,100") from None
+    absent = sorted(asked - there)
+    if absent and read_json(arguments.manifest).get("outcome") != "diverged":
+        raise ValueError(
+            f"--steps {arguments.steps}: {arguments.manifest} has no checkpoint of step {absent[0]}; it has "
+            f"{', '.join(map(str, sorted(there)))}"
+        )
+    return asked & there
 
 
 def _refuse(arguments: argparse.Namespace, names: Sequence[str], form: str) -> None:

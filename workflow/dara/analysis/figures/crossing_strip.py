@@ -30,6 +30,7 @@ OPEN = {"markerfacecolor": "white", "markeredgewidth": 1.0, "clip_on": False}
 DOT = {"markersize": 1.7, "markeredgewidth": 0, "clip_on": False}
 GROUP_WIDTH = 0.8  # of the distance between two thresholds: the rest keeps the groups apart
 FEW = 3  # thresholds up to which single runs are drawn as a strip, not as lines
+SLOTS = 30  # places of a method at a threshold that a row of the strip has room for
 
 KINDS = {
     "stable": (f"mean of {WINDOW} steps, held for {HOLD} more", "stable crossing (step)"),
@@ -59,7 +60,8 @@ class Crossings:
 
 @styled
 def draw(view: View) -> Figure:
-    """A panel a setting: thresholds on the x axis, a point a run at its crossing, a tick at the method's median.
+    """A panel a setting: thresholds on the x axis, a point a run at its crossing, a tick at the method's median. Many
+    methods at many thresholds have several panels, one below the other.
 
     Stable crossings where the source has them, else first ones. Open markers are runs that did not get there: on the
     budget line, or, with a dot, at the step where a crossing began that the run is too short to confirm. In the median
@@ -68,19 +70,20 @@ def draw(view: View) -> Figure:
     ValueError where the experiment's sparse reward has no thresholds, or the source no crossings of them.
     """
     found = crossings_of(view)
-    settings = list(found.marks)
-    narrow = len(settings) > 1 and (found.single or len(found.thresholds) == 1)
+    parts = [found.thresholds] if found.single else _rows(found.thresholds, len(view.methods))
+    places = [(setting, part) for setting in found.marks for part in parts]
+    narrow = len(places) > 1 and (found.single or len(found.thresholds) == 1)
     columns = 2 if narrow else 1
-    figure, panels = new_figure(-(-len(settings) // columns), columns, 2.4)
-    for axes in panels.flat[len(settings) :]:
+    figure, panels = new_figure(-(-len(places) // columns), columns, 2.4)
+    for axes in panels.flat[len(places) :]:
         axes.remove()
-    for axes, setting in zip(panels.flat, settings, strict=False):
+    for axes, (setting, part) in zip(panels.flat, places, strict=False):
         if found.single:
             _draw_lines(axes, view, found, setting)
         else:
-            for position, threshold in enumerate(found.thresholds):
+            for position, threshold in enumerate(part):
                 _draw_threshold(axes, view, setting, found.marks[setting][threshold], position)
-            _finish_strip(axes, found, setting)
+            _finish_strip(axes, found, setting, part)
         meaning, label = KINDS[found.kind]
         name = f"threshold of the {view.experiment.sparse_reward} reward"
         axes.set_xlabel(f"{name}\n({meaning})" if narrow else f"{name} ({meaning})")
@@ -113,6 +116,12 @@ def crossings_of(view: View) -> Crossings:
     raise no_numbers(view, f"crossing of {reward} at {', '.join(f'{threshold:g}' for threshold in thresholds)}")
 
 
+def _rows(thresholds: list[float], methods: int) -> list[list[float]]:
+    """The thresholds dealt evenly to as few rows as have room for every method at each."""
+    rows = min(len(thresholds), -(-len(thresholds) * methods // SLOTS))
+    return [list(row) for row in np.array_split(thresholds, rows)]
+
+
 def _any(by_threshold: dict[float, dict[str, list[Mark]]]) -> bool:
     return any(marks for by_method in by_threshold.values() for marks in by_method.values())
 
@@ -128,7 +137,7 @@ def _draw_threshold(axes: Axes, view: View, setting: Setting, marks: dict[str, l
         if mine:
             middle = median([np.inf if mark.step is None else mark.step for mark in mine])
             if np.isfinite(middle):
-                axes.hlines(middle, center - 0.46 * slot, center + 0.46 * slot, color=INK, linewidth=1.3, zorder=2)
+                axes.hlines(middle, center - 0.46 * slot, center + 0.46 * slot, color=INK, linewidth=1.3, zorder=4)
 
 
 def _places(planned: Sequence[int | None], marks: Sequence[Mark], center: float, slot: float) -> list[float]:
@@ -155,7 +164,7 @@ def _draw_mark(axes: Axes, x: float, mark: Mark, look: Look) -> None:
         axes.plot(x, step, "o", color=look.color, **DOT, zorder=4)
 
 
-def _finish_strip(axes: Axes, found: Crossings, setting: Setting) -> None:
+def _finish_strip(axes: Axes, found: Crossings, setting: Setting, thresholds: list[float]) -> None:
     """Threshold labels, the budget line, and quiet separators between the groups."""
     budget = max(mark.budget for mark in found.all(setting))
     axes.axhline(budget, color=INK, linewidth=0.8, linestyle="--", zorder=1)
@@ -163,11 +172,11 @@ def _finish_strip(axes: Axes, found: Crossings, setting: Setting) -> None:
         f"budget: {budget} steps", xy=(1, budget), xycoords=("axes fraction", "data"), xytext=(0, 4),
         textcoords="offset points", ha="right", va="bottom", fontsize=7, color=INK,
     )  # fmt: skip
-    axes.set_xticks(range(len(found.thresholds)), [f"{threshold:g}" for threshold in found.thresholds])
+    axes.set_xticks(range(len(thresholds)), [f"{threshold:g}" for threshold in thresholds])
     axes.grid(axis="x", visible=False)
-    for edge in range(len(found.thresholds) - 1):
+    for edge in range(len(thresholds) - 1):
         axes.axvline(edge + 0.5, color="#cccccc", linewidth=0.6)
-    axes.set_xlim(-0.5, len(found.thresholds) - 0.5)
+    axes.set_xlim(-0.5, len(thresholds) - 0.5)
     axes.set_ylim(0, 1.12 * budget)
 
 

@@ -234,7 +234,9 @@ def last_steps(view: View, metrics: Sequence[str], what: str) -> dict[Setting, i
 def last_steps_note(view: View, steps: Mapping[Setting, int]) -> str:
     """At which steps `last_steps` are."""
     where = each_setting(view, {setting: str(step) for setting, step in steps.items()})
-    return f"Mean over seeds at the last step that all completed runs have ({where}); the base model at step 0."
+    return (
+        f"Mean over seeds at the last step of which all completed runs have scores ({where}); the base model at step 0."
+    )
 
 
 def hidden_note(view: View, steps: Mapping[Setting, object]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Table: held-out scores at the last step that all runs have, and training rewards up to that step."""
+"""Table: held-out scores at the last step that was scored of all runs, and training rewards up to that step."""
 
 from __future__ import annotations
 

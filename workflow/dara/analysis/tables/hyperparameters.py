@@ -13,6 +13,7 @@ from dara.analysis.tables.sources import published_rows
 from dara.analysis.view import View
 from dara.analysis.view_runs import no_numbers
 from dara.config import Benchmark, DataSpec, HubData, Matrix, Preset, TaskSettings
+from dara.specs import checkpoint_steps
 
 ALL = "all"
 
@@ -98,12 +99,13 @@ def _published(view: View) -> Settings:
 def _ours(view: View, preset: Preset) -> Settings:
     experiment, matrix = view.experiment, preset.experiments[view.experiment.experiment]
     task = preset.tasks[experiment.task]
+    steps = matrix.steps or task.steps
     flat: dict[str, object] = {
         "models": ", ".join(matrix.models),
         **_data(task.data),
         "rewards": ", ".join(experiment.rewards),
         "seeds": " ".join(map(str, matrix.seeds)),
-        "steps": matrix.steps or task.steps,
+        "steps": steps,
         "checkpoint_every": task.checkpoint_every,
         "group_size": ", ".join(map(str, matrix.group_sizes)),
         **_batch(task.prompts_per_step, matrix),
@@ -112,6 +114,7 @@ def _ours(view: View, preset: Preset) -> Settings:
         "top_p": task.sampling.top_p,
         "max_response_tokens": task.sampling.max_response_tokens,
         **_evaluation(task.benchmark),
+        "evaluation/at_steps": " ".join(map(str, matrix.evaluate_at or checkpoint_steps(steps, task.checkpoint_every))),
     }
     for reward, params in task.reward_params.items():
         if reward in experiment.rewards:

@@ -84,7 +84,7 @@ def _notes(view: RunsView) -> list[str]:
     steps = ", ".join(map(str, view.experiment.score_steps))
     at = f"At the authors' steps {steps} (of a shorter training at the same share of it), and at" if steps else "At"
     return [
-        f"{at} the last step that all completed runs have. In percent, "
+        f"{at} the last step of which all completed runs have scores. In percent, "
         "differences in percentage points (CSV: fractions). Diverged runs are left out.",
         f"{OVER_SEEDS}: {100 * LEVEL:g} % Student's t of the mean over seeds, for these questions; none for one seed.",
         f"{OVER_BOTH}: {100 * LEVEL:g} % hierarchical bootstrap, {RESAMPLES:,} resamples of seeds, then of questions "
