@@ -170,14 +170,9 @@ def test_another_version_of_a_scorer_only_scores_again(smoke, tmp_path):
     before = [path.read_bytes() for path in files]
     versions = clone / "workflow/dara/evaluation/scorers.py"
     edit(versions, '"laptop_tools": 2', '"laptop_tools": 9')
-    planned = counts(snakemake(clone, "-n", "--configfile", "config/presets/smoke.yaml").stdout)
-    assert {name: planned.get(name) for name in ("train", "evaluate", "score")} == {
-        "train": None,
-        "evaluate": None,
-        "score": 3,
-    }
     done = snakemake(clone, *SMOKE, "--", "evaluated")
     assert done.returncode == 0, done.stdout[-4000:]
+    assert counts(done.stdout) == {"score": 3, "evaluated": 1, "total": 4}
     assert [path.read_bytes() for path in files] == before
     records = list((clone / "results/smoke/scores").glob("*/laptop_tools.scorer.json"))
     assert [json.loads(path.read_text())["scorer"]["scorer"] for path in records] == [9, 9, 9]
@@ -186,13 +181,11 @@ def test_another_version_of_a_scorer_only_scores_again(smoke, tmp_path):
 def test_another_version_of_a_scorer_scores_the_responses_of_the_cache(tmp_path):
     clone = copy_repository(tmp_path)
     edit(clone / "workflow/dara/evaluation/scorers.py", '"laptop_math": 2', '"laptop_math": 9')
-    planned = counts(snakemake(clone, "-n", "--configfile", "config/presets/laptop.yaml").stdout)
-    runs_and_base = 13
-    assert (planned.get("train"), planned.get("evaluate"), planned["score"]) == (None, None, runs_and_base)
     run = next(path.name for path in sorted((clone / "results/cached").glob("math-*-s100-*")))
     target = f"results/laptop/scores/{run}/laptop_math.scored.json"
     done = snakemake(clone, "--profile", "profiles/local", "--configfile", "config/presets/laptop.yaml", "--", target)
     assert done.returncode == 0, done.stdout[-4000:]
+    assert counts(done.stdout) == {"data_spec": 1, "data": 1, "score": 1, "total": 3}
     kept = json.loads((clone / "results/cached" / run / "scores/laptop_math.scored.json").read_text())
     assert json.loads((clone / target).read_text()) == kept
 
@@ -316,11 +309,9 @@ def python_in(directory: Path) -> Path:
 def test_a_second_workflow_gets_a_clear_message(smoke):
     with directory_lock(smoke / ".snakemake/workflow", seconds=0):
         second = snakemake(smoke, *SMOKE)
-        dry_run = snakemake(smoke, *SMOKE, "-n")
     assert second.returncode == 1
     assert "Another workflow runs in this clone" in second.stdout
     assert "Traceback" not in second.stdout
-    assert dry_run.returncode == 0
 
 
 @pytest.fixture(scope="module")
@@ -343,28 +334,6 @@ def test_a_dry_run_shows_the_chain(fresh):
         "collect": 1,
         "analyse": 1,
     }
-
-
-@pytest.mark.parametrize("target", ["trained", "evaluated"])
-def test_every_target_that_trains_puts_down_what_it_was_told(fresh, target):
-    """Or `dara clean` would take its runs for those of nobody."""
-    done = snakemake(fresh, "-n", "--configfile", "config/presets/smoke.yaml", "--", target)
-    planned = counts(done.stdout)
-    assert (planned["configuration"], planned["train"]) == (1, 4)
-
-
-def test_a_mistake_in_the_configuration_is_one_sentence(fresh):
-    done = snakemake(fresh, "-n", "--config", "reuse=sometimes")
-    assert done.returncode == 1
-    assert "reuse: input should be 'matching', 'only' or 'none' (given: 'sometimes')" in done.stdout
-    assert "Traceback" not in done.stdout
-
-
-def test_reuse_only_names_what_is_missing(fresh):
-    done = snakemake(fresh, "-n", "--configfile", "config/presets/smoke.yaml", "--config", "reuse=only")
-    assert done.returncode == 1
-    assert "4 of 4 runs of preset smoke are not in results/cached/" in done.stdout
-    assert "make reproduce PRESET=smoke" in done.stdout
 
 
 NO_PARAMS = ("FLOW", "TIME_LIMIT", "EVALUATION_PYTHON")
