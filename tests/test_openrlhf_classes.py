@@ -239,6 +239,17 @@ class Method:
         return {}
 
 
+def test_the_kl_of_the_loss_is_a_metric_where_there_is_one():
+    from dara.training.openrlhf.trainer import engine_metrics, is_finite
+
+    status = {**STATUS, "actor_lr": 1e-6, "weights_finite": True, "kl": 0.25}
+    with_kl = openrlhf_spec(kl={"placement": "loss", "coefficient": 5e-4, "estimator": "k2"})
+    assert engine_metrics(with_kl, status)["kl_reference"] == 0.25
+    assert set(engine_metrics(with_kl, status)) - set(engine_metrics(openrlhf_spec(), status)) == {"kl_reference"}
+    assert is_finite(with_kl, status)
+    assert not is_finite(with_kl, {**status, "kl": float("nan")})
+
+
 def trainer_of(directory, monkeypatch, **changes):
     """The trainer of a run whose steps take 2 seconds and whose checkpoints take 7."""
     from dara.training.openrlhf import trainer
