@@ -151,7 +151,9 @@ class Uv:
         own = [entry for entry in entries if entry.startswith("uv==")]
         run([*pip, "install", "--quiet", *NO_NEWS], own, dict(os.environ))
         listed = subprocess.check_output([*pip, "config", "list", *NO_NEWS]).decode()
-        self.environment = {**uv_settings(listed), **os.environ}  # what is set for uv itself wins
+        # Compiled, as pip does: where PYTHONDONTWRITEBYTECODE is set, every job would compile all that it imports.
+        settings = {"UV_COMPILE_BYTECODE": "1", **uv_settings(listed)}
+        self.environment = {**settings, **os.environ}  # what is set for uv itself wins
         self.command = [str(Path(python).with_name("uv")), "pip", "install", "--python", python, *options]
 
     def cpu_build(self, torch):

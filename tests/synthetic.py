@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from dara.analysis.compare import compared_pairs
 from dara.analysis.crossing import first_crossing, stable_crossing
 from dara.analysis.frames import rows_to_frame
 from dara.analysis.view_runs import RunsView
@@ -120,25 +121,27 @@ def simulate(
 
 
 def _score_intervals(frames: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    """Scores at the last step, and differences to GDPO, with made-up intervals."""
+    """Scores at each step that all runs have, and differences of methods, with made-up intervals."""
     runs, scores, rows = frames["runs"], frames["checkpoint_scores"], []
     completed = runs.loc[runs["outcome"] == "completed", ["run_id", "experiment", "engine"]]
     scores = scores.merge(completed, on="run_id")
-    scores = scores[scores["step"] == scores["step"].max()]
+    steps = set.intersection(*(set(found) for _, found in scores.groupby("run_id")["step"])) if len(scores) else set()
+    scores = scores[scores["step"].isin(steps)]
     names = ["experiment", "model", "group_size", "engine", "step", "benchmark", "metric", "method"]
     for key, values in scores.groupby(names)["value"]:
         row = dict(zip(names, key, strict=True)) | {"baseline": "", "n_seeds": len(values), "n_questions": 120}
         ends = dict.fromkeys(("t_low", "low"), values.min()) | dict.fromkeys(("t_high", "high"), values.max())
         rows.append(row | {"value": values.mean()} | (ends if len(values) > 1 else {}))
-    keyed = {(row["model"], row["group_size"], row["metric"], row["method"]): row for row in rows}
+    keyed = {(row["model"], row["group_size"], row["step"], row["metric"], row["method"]): row for row in rows}
+    pairs = compared_pairs(dict.fromkeys(row["method"] for row in rows))
     for (*place, method), row in keyed.items():
-        if method != "gdpo" and (*place, "gdpo") in keyed:
-            value = row["value"] - keyed[*place, "gdpo"]["value"]
+        for baseline in (other for mine, other in pairs if mine == method and (*place, other) in keyed):
+            value = row["value"] - keyed[*place, baseline]["value"]
             ends = {
                 name: value + shift
                 for name, shift in zip(("t_low", "t_high", "low", "high"), (-0.1, 0.1, -0.05, 0.05), strict=True)
             }
-            rows.append(row | {"baseline": "gdpo", "value": value} | (ends if row["n_seeds"] > 1 else {}))
+            rows.append(row | {"baseline": baseline, "value": value} | (ends if row["n_seeds"] > 1 else {}))
     return rows_to_frame(rows, "score_intervals")
 
 
@@ -205,6 +208,7 @@ def _add_steps(
             k: (d * B * (G - 1) * (1 - success[k][step - 1]), d * B * (G - 1) * success[k][step - 1])
             for k, d in density.items()
         }
+        rows["training_curves"].append(run | {"step": step, "metric": "groups", "value": float(B)})
         _add_energies(rows, run, step, density, weights, energy)
 
 

@@ -157,7 +157,7 @@ class Study:
         collect(self.run_dirs, self.experiments, self.out, cached={self.diverged})
 
     def analyse(self):
-        analyse(self.run_dirs, self.score_dirs, self.experiments, THRESHOLDS, self.evaluations, self.out)
+        analyse(self.run_dirs, self.score_dirs, self.experiments, THRESHOLDS, self.evaluations, {}, self.out)
 
     def frame(self, name: str) -> pd.DataFrame:
         return read_frame(self.out / f"{name}.csv", name)
@@ -461,10 +461,11 @@ def test_a_threshold_of_a_reward_that_a_run_lacks(study):
             study.experiments,
             THRESHOLDS | {"main": {"format": [0.5]}},
             study.evaluations,
+            {},
             study.out,
         )
     with pytest.raises(RecordError, match="experiment second: its thresholds are not given"):
-        analyse(study.run_dirs, study.score_dirs, study.experiments, {"main": {}}, study.evaluations, study.out)
+        analyse(study.run_dirs, study.score_dirs, study.experiments, {"main": {}}, study.evaluations, {}, study.out)
 
 
 def tool_metrics(rng: np.random.Generator) -> dict[str, Metric]:

@@ -28,8 +28,12 @@ def made(seeds: int, questions: int, *, between: float, rng: np.random.Generator
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_one_seed_has_no_interval_and_a_constant_one_is_marked(shared):
-    assert hierarchical_interval({1: metric([0, 1, 1])}, key="k", shared=shared) is None
+def test_one_seed_has_the_bootstrap_over_its_questions_and_a_constant_one_is_marked(shared):
+    values = [0, 1, 1, 0, 1, 0, 1, 1, 1, 1] * 10
+    found = hierarchical_interval({1: metric(values)}, key="k", shared=shared)
+    questions = bootstrap_interval(values, key="q")
+    assert (found.low, found.high) == (pytest.approx(questions.low, abs=0.02), pytest.approx(questions.high, abs=0.02))
+    assert found.n == 1
     same = {seed: metric([1, 1, 0], ["a", "a", "b"]) for seed in (1, 2, 3)}
     assert hierarchical_interval(same, key="k", shared=shared) == Interval(0.5, 0.5, 3, "hierarchical bootstrap", True)
 

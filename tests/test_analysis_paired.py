@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dara.analysis import CrossingTimes, Interval, paired_crossings, paired_scores
+from dara.analysis import CrossingTimes, Interval, paired_crossings, paired_scores, paired_steps
 
 INF = math.inf
 SCORES = st.dictionaries(st.integers(0, 9), st.floats(0, 1), min_size=1, max_size=8)
@@ -71,6 +71,13 @@ def test_a_crossing_after_the_other_was_last_watched_has_no_order():
     found = paired_crossings(times({1: 40.0}), times({1: INF}, horizon=30))
     assert (found.first_lower, found.second_lower, found.undecided) == (0, 0, 1)
     assert paired_crossings(times({1: 30.0}), times({1: INF}, horizon=30)).first_lower == 1
+
+
+def test_a_run_that_does_not_cross_counts_as_the_last_step_that_was_watched():
+    method = times({1: 20.0, 2: 30.0, 3: INF, 5: INF})
+    baseline = times({1: INF, 2: 40.0, 4: 10.0, 5: INF})
+    pairs, tau, late = paired_steps(method, baseline)
+    assert (pairs.differences, tau, late) == ((-40.0, -10.0, 0.0), 60.0, [1, 0, 2])
 
 
 def test_published_first_crossings_by_seed():

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from dara.analysis import hierarchical_interval, metric_differences, t_interval
+from dara.analysis.compare import compared_pairs, nearest_step
 from dara.analysis.records import Run
-from dara.analysis.score_intervals import differences, score_intervals_frame
+from dara.analysis.score_intervals import score_intervals_frame
 from dara.evaluation.score import read_scores, summarise
 
 COLUMNS = "case,category,sample,strict,strict_or_numeric,math_verify,exceed,joint,truncated,n_tokens,outcome"
@@ -31,6 +32,7 @@ class Spec:
     seed: int
     engine: str = "trl"
     repeat: int = 0
+    steps: int = 20
 
 
 class Study:
@@ -60,10 +62,16 @@ class Study:
             path.write_text("\n".join([COLUMNS, *rows]) + "\n")
         return name
 
-    def frame(self, experiments: dict[str, list[str]] | None = None, asked: dict | None = None):
+    def frame(
+        self,
+        experiments: dict[str, list[str]] | None = None,
+        asked: dict | None = None,
+        at: tuple[int, ...] = (),
+    ):
         directories = {name: self.root / name for name in self.runs}
         evaluations = {name: {"laptop_math": run.checkpoints} for name, run in self.runs.items()} | (asked or {})
-        frame = score_intervals_frame(self.runs, directories, experiments or {"main": list(self.runs)}, evaluations)
+        experiments = experiments or {"main": list(self.runs)}
+        frame = score_intervals_frame(self.runs, directories, experiments, evaluations, {"main": at})
         return frame.set_index(["experiment", "metric", "method", "baseline"])
 
     def metrics(self, method: str, step: int, metric: str = "acc") -> dict:
@@ -119,7 +127,32 @@ def test_runs_that_diverged_or_are_missing_are_left_out_and_the_step_is_common_t
     assert set(frame["step"]) == {10}
     row = frame.loc[("main", "acc", "dara_asym", "")]
     assert (row["value"], row["n_seeds"]) == (1, 1)
-    assert row[["t_low", "t_high", "low", "high"]].isna().all()
+    assert row[["t_low", "t_high"]].isna().all()
+    assert (row["low"], row["high"]) == (1, 1)  # over its questions, which are all right
+
+
+def test_of_one_seed_the_interval_is_over_the_questions_of_the_pair(study):
+    study.runs = {name: run for name, run in study.runs.items() if run.spec.seed == 101}
+    row = study.frame().loc[("main", "acc", "dara_sym", "gdpo")]
+    assert (row["value"], row["n_seeds"]) == (pytest.approx(5 / 12), 1)
+    # Five of the twelve questions differ: a binomial share, in twelfths.
+    assert 0 < row["low"] < 0.25
+    assert 0.6 < row["high"] < 0.8
+
+
+def test_the_papers_steps_are_compared_beside_the_last(study):
+    frame = study.frame(at=(60,))  # of 100: the step nearest to 12 of 20
+    assert set(frame["step"]) == {10, 20}
+    first = frame[frame["step"] == 10].loc[("main", "acc", "dara_sym", "gdpo")]
+    assert first["value"] == pytest.approx(-1 / 12)
+    assert frame[frame["step"] == 20].equals(study.frame())
+    assert set(study.frame(at=(100,))["step"]) == {20}
+
+
+def test_the_step_that_is_compared_is_a_share_of_a_shorter_training():
+    assert nearest_step([10, 20, 30, 40, 50, 60, 70, 80], 60, 80) == 50  # 48 of 80
+    assert nearest_step([10, 20, 50, 110], 50, 110) == 50
+    assert nearest_step([40, 60], 50, 100) == 40  # the earlier of two equally near
 
 
 def test_runs_without_a_common_step_have_no_row(study):
@@ -166,6 +199,9 @@ def test_two_runs_that_count_as_the_same_seed_are_an_error(study):
 
 
 def test_what_is_compared():
-    assert differences(["grpo", "gdpo", "dara_sym"]) == [("grpo", "gdpo"), ("dara_sym", "gdpo")]
-    assert differences(["dara_asym", "static_asym", "static_sym"]) == [("dara_asym", "static_asym")]
-    assert differences(["grpo"]) == []
+    four = compared_pairs(["grpo", "gdpo", "dara_sym", "mine"])
+    assert four == [
+        ("grpo", "gdpo"), ("dara_sym", "gdpo"), ("dara_sym", "grpo"), ("mine", "gdpo"), ("mine", "dara_sym"),
+    ]  # fmt: skip
+    assert compared_pairs(["dara_asym", "static_asym", "static_sym"]) == [("dara_asym", "static_asym")]
+    assert compared_pairs(["grpo"]) == []

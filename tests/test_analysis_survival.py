@@ -6,7 +6,6 @@ import math
 from itertools import combinations
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,14 +14,15 @@ from scipy import stats
 from dara.analysis import (
     CrossingTimes,
     Interval,
-    crossing_times,
     kaplan_meier,
     log_rank,
     median_step,
     median_text,
     restricted_mean,
     speed_up,
+    times_of,
 )
+from dara.analysis.view import Mark
 
 INF = math.inf
 
@@ -37,34 +37,29 @@ def times(*steps: float, horizon: float = 60, keys: tuple | None = None) -> Cros
 RUNS = st.lists(st.integers(10, 60) | st.just(INF), min_size=2, max_size=7)
 
 
-def rows(stable: list, first: list | None = None, budget: int = 80, status: dict | None = None) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "run_id": [f"run-{i}" for i in range(len(stable))],
-            "seed": range(100, 100 + len(stable)),
-            "first_step": pd.array(first or stable, dtype="Int64"),
-            "stable_step": pd.array(stable, dtype="Int64"),
-            "budget": budget,
-        }
-    )
+def marks(steps: list[float], budget: int = 80, first: int = 100) -> list[Mark]:
+    """The marks of seeds 100, 101, ...; infinity is a run that did not cross."""
+    found = [None if math.isinf(step) else int(step) for step in steps]
+    states = ["not_reached" if step is None else "reached" for step in found]
+    return [
+        Mark(first + i, step, state, None, budget) for i, (step, state) in enumerate(zip(found, states, strict=True))
+    ]
 
 
-def test_times_of_a_frame_are_censored_where_a_crossing_could_last_be_seen():
-    frame = rows([30, None, 60], first=[14, None, 80])
-    assert crossing_times(frame) == CrossingTimes((100, 101, 102), (30.0, 60.0, 60.0), (True, False, True), 60.0)
-    first = crossing_times(frame, "first")
+def test_times_are_censored_where_a_crossing_could_last_be_seen():
+    stable = times_of(marks([30, INF, 60]), "stable")
+    keys = ((100, 0), (101, 0), (102, 0))
+    assert stable == CrossingTimes(keys, (30.0, 60.0, 60.0), (True, False, True), 60.0)
+    first = times_of(marks([14, INF, 80]), "first")
     assert (first.steps, first.crossed, first.horizon) == ((14.0, 80.0, 80.0), (True, False, True), 80.0)
-    assert crossing_times(frame.iloc[::-1]) == crossing_times(frame)
-    pairs = crossing_times(frame.assign(repeat=0), key=("seed", "repeat"))
-    assert pairs.keys == ((100, 0), (101, 0), (102, 0))
-    assert crossing_times(frame).reached == 2
+    assert times_of(marks([30, INF, 60])[::-1], "stable") == stable
+    assert stable.reached == 2
 
 
 def test_the_horizon_is_the_shortest_and_a_short_run_has_none():
-    frame = rows([30, None])
-    frame["budget"] = [80, 50]
-    assert crossing_times(frame) == CrossingTimes((100, 101), (30.0, 30.0), (True, False), 30.0)
-    short = crossing_times(rows([None], budget=6))
+    found = times_of([*marks([30]), *marks([INF], budget=50, first=101)], "stable")
+    assert found == CrossingTimes(((100, 0), (101, 0)), (30.0, 30.0), (True, False), 30.0)
+    short = times_of(marks([INF], budget=6), "stable")
     assert (short.steps, short.horizon) == ((0.0,), 0.0)
     assert kaplan_meier(short).share.tolist() == [1.0]
     assert speed_up(short, short, key="k").reason == "the runs are too short for any crossing to be seen"
@@ -237,8 +232,8 @@ def test_equal_runs_are_marked_degenerate():
 @given(first=RUNS, second=RUNS, data=st.data())
 def test_row_order_does_not_matter(first, second, data):
     def made(runs, order):
-        frame = rows([None if math.isinf(step) else step for step in runs])
-        return crossing_times(frame.iloc[order])
+        found = marks(runs)
+        return times_of([found[place] for place in order], "stable")
 
     orders = [data.draw(st.permutations(range(len(runs)))) for runs in (first, second)]
     one = (made(first, range(len(first))), made(second, range(len(second))))
@@ -264,10 +259,8 @@ def test_log_rank_changes_its_sign_with_the_groups(first, second):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: crossing_times(rows([])), "at least one run"),
-        (lambda: crossing_times(pd.concat([rows([30]), rows([40])])), "two runs with seed 100"),
-        (lambda: crossing_times(rows([61])), r"run run-0: stable_step 61 is later than 60"),
-        (lambda: crossing_times(rows([30]), "last"), "'first' or 'stable'"),
+        (lambda: times_of([*marks([30]), *marks([40])], "stable"), "two runs with seed 100, repeat 0"),
+        (lambda: times_of(marks([61]), "stable"), "seed 100: the stable crossing at step 61 is later than 60"),
         (lambda: speed_up(times(1, 2), times(1, 2), key="k", of="mean"), "'median' or 'restricted_mean'"),
         (lambda: speed_up(times(1, 2), times(1, 2), key="k", resamples=0), "resamples must be at least 1"),
         (lambda: speed_up(times(1, 2), times(1, 2), key=""), "key must be"),

@@ -164,7 +164,10 @@ def test_a_mistake_ends_a_dry_run_with_one_sentence(tmp_path, arguments, message
 
 
 def test_a_preset_that_extends_another_is_the_same_for_snakemake_and_dara(tmp_path):
-    """With one key of its own: everything else is the other preset's, not the laptop's."""
+    """With one key of its own: everything else is the other preset's, not the laptop's.
+
+    What it trains is told to `dara clean`, which would take its runs for those of nobody.
+    """
     own = tmp_path / "own.yaml"
     own.write_text("extends: smoke\ntrackers: []\n")
     where = ["-s", str(ROOT / "Snakefile"), "--directory", str(tmp_path), "--configfile", str(own)]
@@ -176,4 +179,5 @@ def test_a_preset_that_extends_another_is_the_same_for_snakemake_and_dara(tmp_pa
         text=True,
     )
     assert done.returncode == 0, done.stderr
+    assert re.search(r"^configuration +1$", done.stdout, re.M)
     assert re.search(r"^train +4$", done.stdout, re.M)

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from dara.evaluation.multi_turn import _call_text
 from dara.evaluation.records import Case, Response
 from dara.evaluation.sandbox import Outcome, Sandbox, ScorerSpec
 
-LIMITS = Limits(call_seconds=2.0, output_seconds=6.0, case_seconds=10.0)
+LIMITS = Limits(call_seconds=1.0, output_seconds=3.0, case_seconds=5.0)
 METHODS = {"cd", "mkdir", "add", "power"}
 
 
@@ -216,17 +215,15 @@ def test_the_end_of_the_tools_process_costs_no_call(tools: ToolExecutor) -> None
 def test_a_call_that_never_ends_costs_its_own_answer(tools: ToolExecutor) -> None:
     endless = {"power": {"base": 9, "exponent": 10**12}}
     here = CASES[3].id
-    started = time.monotonic()
     said = tools.execute(here, [{"mkdir": {"dir_name": "new"}}, endless, {"ls": {}}])
-    assert said[1] == "Error during execution: the tool did not answer within 2 seconds."
+    assert said[1] == "Error during execution: the tool did not answer within 1 seconds."
     assert said[2] == '{"current_directory_content": ["a.txt", "new"]}'  # the state is as before
     said = tools.execute(here, [endless] * 50 + [{"ls": {}}])
-    assert set(said[: MOST_ENDED - 1]) == {"Error during execution: the tool did not answer within 2 seconds."}
+    assert set(said[: MOST_ENDED - 1]) == {"Error during execution: the tool did not answer within 1 seconds."}
     assert set(said[MOST_ENDED - 1 :]) == {
         "Error during execution: the tool was not called, because the time for tool calls is used up."
     }
     assert tools.lost(here) == 52
-    assert time.monotonic() - started < 40
     assert tools.execute(CASES[4].id, [{"add": {"a": 1, "b": 2}}]) == ['{"result": 3}']
 
 
@@ -285,7 +282,7 @@ def inner(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_code_inside_a_copy_gets_nowhere(inner: Path, tmp_path: Path) -> None:
     """What if an attack got past the names and literals? The copy of the process is closed by the kernel."""
-    marker, started = tmp_path / "marker", time.monotonic()
+    marker = tmp_path / "marker"
     attacks = [
         "read",
         "write",
@@ -311,7 +308,6 @@ def test_code_inside_a_copy_gets_nowhere(inner: Path, tmp_path: Path) -> None:
         assert scores.pop(attack) == refused, attack
     assert scores == dict.fromkeys(["loop", "memory", "grow", "kill", "exit"], lost)
     assert not marker.exists()
-    assert time.monotonic() - started < 30
 
 
 def test_the_worker_sees_nothing_of_this_process(inner: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,15 +332,13 @@ def test_hostile_dialogues_are_scored_and_the_next_one_too(tmp_path: Path) -> No
         [[right]],
     ]
     responses = [Response("", 1, True, tuple(map(tuple, turns))) for turns in dialogues]
-    spec = ScorerSpec(bfcl_v4_score.FACTORY, {"think_limit": 16, "seconds": 3.0}, 3.0)
-    started = time.monotonic()
+    spec = ScorerSpec(bfcl_v4_score.FACTORY, {"think_limit": 16, "seconds": 2.0}, 2.0)
     with Sandbox(spec) as box:
         outcomes = box.score([bfcl_v4_score.scorer_item(response, CASES[0]) for response in responses])
     assert [outcome.scores.get("accuracy") for outcome in outcomes] == [1, 1, None, 1, 0, 1, 1]
     assert [outcome.outcome for outcome in outcomes] == ["ok", "ok", "timeout", "ok", "ok", "ok", "ok"]
     assert outcomes[2].scores["format"] == 1  # what was scored before the execution is kept
     assert not marker.exists()
-    assert time.monotonic() - started < 30
 
 
 @pytest.fixture(scope="module")
@@ -435,13 +429,11 @@ def test_hostile_math_answers_end_in_time_with_a_recorded_outcome() -> None:
     from dara.evaluation import math
 
     hostile = [r"\boxed{" + "{" * 10_000 + "}" * 10_000 + "}", r"\boxed{9^{9^{9^9}}}"]
-    started = time.monotonic()
     with Sandbox(ScorerSpec(math.FACTORY, {}, 15.0)) as box:
         outcomes = box.score([{"response": text, "answer": "4"} for text in [*hostile, r"\boxed{4}"]])
     assert outcomes[-1] == Outcome({"strict": 1, "strict_or_numeric": 1, "math_verify": 1}, "ok")
     assert not any(value for outcome in outcomes[:-1] for value in outcome.scores.values())
     assert {outcome.outcome for outcome in outcomes} <= {"ok", "timeout"}
-    assert time.monotonic() - started < 60
 
 
 def test_workers_leave_nothing_behind() -> None:

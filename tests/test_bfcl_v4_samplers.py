@@ -102,6 +102,16 @@ def test_draws_have_the_probabilities_of_the_softmax_at_the_temperature(tmp_path
     assert cut == {"w5"}
 
 
+def test_temperature_0_is_greedy(checkpoint: Path) -> None:
+    greedy = Sampling(temperature=0, top_p=0.5, max_response_tokens=6)
+    prompts = ["w1 w2", "w3", "w4 w5 w6 w7"]
+    sampler = TransformersSampler(checkpoint, 3)
+    said = answers(sampler, {prompt: (prompt, seed) for seed, prompt in enumerate(prompts)}, greedy)
+    assert said == answers(sampler, {prompt: (prompt, 7) for prompt in prompts}, greedy)
+    assert [[said[prompt]] for prompt in prompts] == sampler.generate(prompts, 1, greedy, seed=0)
+    assert len({response.text for response in said.values()}) > 1
+
+
 def test_every_end_token_of_the_checkpoint_ends_a_response(tmp_path: Path) -> None:
     for end in (END, OTHER_END):
         sampler = TransformersSampler(save_checkpoint(tmp_path / str(end), {end: 39.0, 12: 40.0}), 32)
@@ -230,8 +240,10 @@ def test_vllm_samples_request_by_request(checkpoint: Path, tmp_path: Path) -> No
     assert "0." in sampler.identity["vllm"]
     sampler.close()
     sharp = save_checkpoint(tmp_path / "sharp", sharpness=1000.0)  # so that only the logits matter
-    other, nearly_greedy = VllmSampler(sharp, 4), Sampling(temperature=0.01, top_p=1.0, max_response_tokens=6)
-    assert answers(other, requests, nearly_greedy) == answers(TransformersSampler(sharp, 4), requests, nearly_greedy)
+    other = VllmSampler(sharp, 4)
+    for temperature in (0.01, 0):
+        greedy = Sampling(temperature=temperature, top_p=1.0, max_response_tokens=6)
+        assert answers(other, requests, greedy) == answers(TransformersSampler(sharp, 4), requests, greedy)
     other.close()
     ends = VllmSampler(save_checkpoint(tmp_path / "ends", {OTHER_END: 40.0, 12: 40.0}), 4)
     for response in answers(ends, {str(i): ("w1", i) for i in range(12)}).values():

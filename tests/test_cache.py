@@ -174,5 +174,7 @@ def test_only_names_what_is_missing(cached):
     flow = workflow(ROOT, cached, "only")
     lost = flow.plan.experiments["math_main"][0]
     shutil.rmtree(flow.paths.cached_run(lost))
-    with pytest.raises(ConfigurationError, match=rf"1 of 4 runs of preset smoke are not in .*{lost}.*make reproduce"):
+    with pytest.raises(
+        ConfigurationError, match=rf"1 of 4 runs of preset smoke are not in .*{lost}.*make reproduce PRESET=smoke"
+    ):
         workflow(ROOT, cached, "only")

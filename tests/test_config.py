@@ -30,6 +30,7 @@ from dara.runs import (
     run_id,
     spec_sha256,
 )
+from dara.specs import RunSpec
 from project import ROOT
 
 
@@ -93,7 +94,10 @@ def test_a_misspelt_key_names_file_key_and_the_nearest_right_one(root):
     [
         ("presets/laptop.yaml", "steps: 80", "stepps: 80", "tasks.tool_calling.stepps: unknown key; did you mean 'steps'?"),
         ("presets/laptop.yaml", "updates_per_step: 2", "updates_per_step: two", "updates_per_step: input should be a valid integer"),
-        ("presets/laptop.yaml", "temperature: 1.0", "temperature: 0", "temperature: input should be greater than 0 (given: 0)"),
+        ("presets/laptop.yaml", "temperature: 1.0", "temperature: 0", "tasks.tool_calling.sampling: temperature 0 gives every response of a group the same tokens, and no advantage; it must be above 0"),
+        ("presets/laptop.yaml", "temperature: 0.6", "temperature: -0.6", "temperature: input should be greater than or equal to 0 (given: -0.6)"),
+        ("presets/laptop.yaml", "      samples: 4\n      sampling: {temperature: 0.6", "      samples: 4\n      sampling: {temperature: 0", "tasks.math.benchmark: samples is 4, but at temperature 0 all responses to a case are the same; set samples: 1"),
+        ("presets/paper.yaml", "dual_clip: 3.0", "dual_clip: 1.0", "tasks.math.optimizer.dual_clip: input should be greater than 1 (given: 1.0)"),
         ("presets/laptop.yaml", "top_p: 1.0", "top_p: .nan", "top_p: input should be"),
         ("presets/laptop.yaml", "[tiny-tool]", "[tiny-tol]", "'tiny-tol' is not a model of config/models.yaml; did you mean 'tiny-tool'?"),
         ("presets/laptop.yaml", "[tiny-tool]", "[tiny-math]", "'tiny-math' is a model for another task than tool_calling"),
@@ -182,7 +186,10 @@ def test_a_preset_that_extends_another_shares_its_runs():
     presets = load_all_presets(ROOT)
     laptop, study = plan_runs(presets["laptop"]), plan_runs(presets["laptop-study"])
     assert set(laptop.runs) < set(study.runs)
-    assert presets["laptop-study"].preset.tasks == presets["laptop"].preset.tasks
+    tasks = {name: preset.preset.tasks for name, preset in presets.items()}
+    assert tasks["laptop-study"]["math"] == tasks["laptop"]["math"]
+    only_here = {"reward_params": {"length": {"limit": 2}}}  # of three_rewards, which the laptop does not have
+    assert tasks["laptop-study"]["tool_calling"] == tasks["laptop"]["tool_calling"].model_copy(update=only_here)
 
 
 def test_group_sizes_share_the_responses_of_a_step():
@@ -323,6 +330,15 @@ def test_a_misspelt_parameter_of_a_method_is_found_before_anything_runs(root):
 
 def test_the_page_of_keys_has_not_drifted():
     assert (ROOT / "docs/configuration.md").read_text() == keys_page(), "run `make keys`"
+
+
+def test_the_cached_runs_have_the_identities_that_they_were_trained_under():
+    paths = sorted((ROOT / "results/cached").glob("*/spec.json"))
+    assert len(paths) > 100
+    for path in paths:
+        spec = RunSpec.model_validate_json(path.read_text())
+        assert run_id(spec) == path.parent.name
+        assert spec_sha256(spec) == json.loads((path.parent / "manifest.json").read_text())["spec_sha256"]
 
 
 def test_a_key_that_is_added_later_leaves_identities_as_they_are():

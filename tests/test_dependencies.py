@@ -72,7 +72,8 @@ def test_a_digest_is_another_one_after_an_edit_but_for_comments_and_layout(tmp_p
 
 DRAWN = ("table", "figure", "side_by_side")
 PUBLISHED = ("published_table", "published_figure")
-COMMENTED = ("analysis/crossing.py", "analysis/tables/marks.py", "analysis/figures/look.py", "report/html.py", "dag.py")
+COMMENTED = [f"analysis/{name}.py" for name in ("crossing", "tables/marks", "figures/look", "view_published")]
+COMMENTED += [f"{name}.py" for name in ("report/html", "dag", "training/trl", "evaluation/generate", "rewards/math")]
 EDITS = {
     "a comment": [(name, "from __future__", "# why\nfrom __future__") for name in COMMENTED],
     "a statistic": [("analysis/crossing.py", "WINDOW = 10", "WINDOW = 5")],

@@ -136,13 +136,14 @@ def test_uv_gets_the_settings_of_pip():
 
 
 def wheel(folder: Path, name: str, version: str, *requires: str, script: bytes = b"") -> str:
-    """Write a wheel without modules; return its entry of a list."""
+    """Write a wheel with one empty module; return its entry of a list."""
     path = folder / f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
     info = f"{name.replace('-', '_')}-{version}.dist-info"
     files = {
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
         + "".join(f"Requires-Dist: {word}\n" for word in requires),
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{name.replace('-', '_')}.py": "",
     }
     if script:
         files[f"{name}-{version}.data/scripts/{name}"] = script
@@ -209,6 +210,7 @@ def test_the_default_build_of_torch_comes_with_its_libraries(tmp_path, index, in
     assert "the default build, with CUDA's libraries, of torch: 930 MB to download" in made.stdout
     assert installed(tmp_path / "venv") == {"nvidia_cublas-13.1", "small-1.0", "torch-2.0"}
     assert (tmp_path / "venv" / ".complete").exists()
+    assert len(list(tmp_path.glob("venv/lib/python*/site-packages/__pycache__/small.*.pyc"))) == 1
 
 
 @pytest.mark.parametrize("installer", ["uv", "pip"])

@@ -1,7 +1,6 @@
 """Tool calling: what is read from a response, what the real BFCL checker says, and how categories are averaged."""
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,9 +106,7 @@ def test_hostile_responses_end_and_the_next_one_is_still_scored(box: Sandbox, tm
         turn(CALL.replace('"paris"', "[" * 900 + "]" * 900)),
         "<tool_call>" * 100_000,
     ]
-    started = time.monotonic()
     outcomes = box.score([{"response": response, **gold(city="paris")} for response in [*hostile, turn(CALL)]])
-    assert time.monotonic() - started < 20
     assert [outcome.scores["accuracy"] for outcome in outcomes] == [0] * len(hostile) + [1]
     assert {outcome.outcome for outcome in outcomes} == {"ok"}
     assert not marker.exists()

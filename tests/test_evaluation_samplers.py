@@ -99,6 +99,21 @@ def test_top_p_and_temperature_are_used(tmp_path: Path) -> None:
     assert len({response.text for response in sampler.generate(["w1"], 100, FREE, seed=0)[0]}) > 50
 
 
+def test_temperature_0_is_greedy(random_model: Path) -> None:
+    model = LlamaForCausalLM.from_pretrained(random_model)
+    tokens = torch.tensor([[6, 11]])  # w4 w9
+    for _ in range(6):
+        tokens = torch.cat([tokens, model(tokens).logits[:, -1:].argmax(dim=-1)], dim=1)
+    words = [f"w{token - 2}" for token in tokens[0, 2:].tolist()]
+    greedy = Sampling(temperature=0, top_p=0.5, max_response_tokens=6)
+    sampler = TransformersSampler(random_model, batch_size=2)
+    (alone,), (padded,), _ = sampler.generate(["w4 w9"], 1, greedy, seed=0) + sampler.generate(
+        ["w4 w9", "w5 w6 w7"], 1, greedy, seed=1
+    )
+    assert alone == padded
+    assert alone.text.split() == words
+
+
 def test_the_identity_says_what_made_the_responses(random_model: Path) -> None:
     identity = TransformersSampler(random_model, batch_size=4).identity
     assert identity["sampler"] == "transformers"

@@ -16,6 +16,7 @@ from matplotlib.colors import to_hex
 from dara.analysis.figures import FIGURES, render_figure
 from dara.analysis.figures.energy_shares import shares_by_sign
 from dara.analysis.figures.look import LINESTYLES, look_of
+from dara.analysis.names import headline_threshold
 from dara.analysis.view_runs import curve_over_runs
 from synthetic import COMPARED, METHODS, experiment, simulate, view
 
@@ -169,6 +170,14 @@ def test_methods_differ_in_color_line_and_marker():
     assert len({look.marker for look in looks}) == len(METHODS)
     assert len({str(look.linestyle) for look in looks}) == len(METHODS) == len(LINESTYLES)
     assert look_of("dara_sym", METHODS).color == "#1f77b4"
+
+
+def test_the_marked_threshold_is_that_of_the_papers_claim():
+    figure = FIGURES["learning_curves"].draw(view(simulate("math"), experiment("math")))
+    lines = {to_hex(line.get_color()): line for line in figure.axes[1].lines}
+    assert list(lines["#333333"].get_ydata()) == [0.99, 0.99]
+    assert [headline_threshold("format", (0.5, 0.8)), headline_threshold("format", (0.5, 0.9))] == [0.8, 0.5]
+    assert headline_threshold("own", (0.7, 0.3)) == 0.3
 
 
 def test_learning_curves_draw_median_band_and_threshold(tool):

@@ -41,12 +41,8 @@ COLOR = {name: entry.color for name, entry in METHODS.items()}
 
 
 def runs(asked: Experiment | None = None, **kwargs: object) -> RunsView:
-    """A view of made-up runs, which also have their number of groups."""
-    frames = simulate(**kwargs)
-    curves = frames["training_curves"]
-    steps = curves.drop_duplicates(["run_id", "step"]).assign(metric="groups", value=32.0)
-    frames["training_curves"] = pd.concat([curves, steps], ignore_index=True)
-    return RunsView(frames, asked or experiment(kwargs.get("task", "tool_calling")), METHODS, "laptop")
+    """A view of made-up runs."""
+    return RunsView(simulate(**kwargs), asked or experiment(kwargs.get("task", "tool_calling")), METHODS, "laptop")
 
 
 def published(name: str, **changes: object) -> PublishedView:

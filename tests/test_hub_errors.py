@@ -50,7 +50,7 @@ def running(status: int, tls: ssl.SSLContext | None = None):
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     if tls:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
     handler.released.set()
     server.shutdown()

@@ -120,7 +120,7 @@ def test_whole_groups_go_to_an_update_on_any_number_of_gpus(ranks, dynamic):
 # --- metrics of an update ---------------------------------------------------------------------------------------------
 
 
-def actor_trainer(entropy: float, tokens_of_the_update: float):
+def actor_trainer(entropy: float, tokens_of_the_update: float, *, kl_loss: bool = False):
     """A rank's trainer with a model that gives this entropy for each token; two micro-batches an update, two ranks."""
     import openrlhf.trainer.ray.ppo_actor as ppo_actor
     from openrlhf.models import PolicyLoss
@@ -153,16 +153,19 @@ def actor_trainer(entropy: float, tokens_of_the_update: float):
     )
     trainer.args = SimpleNamespace(
         actor=SimpleNamespace(entropy_coef=0.001),
-        algo=SimpleNamespace(kl=SimpleNamespace(use_loss=False)),
+        algo=SimpleNamespace(
+            kl=SimpleNamespace(use_loss=kl_loss, init_coef=5e-4, estimator="k2", unbiased_gradient=False)
+        ),
         train=SimpleNamespace(dynamic_batch_enable=True),
     )
     return trainer
 
 
-def test_entropy_is_a_mean_over_tokens_however_many_micro_batches_an_update_has():
+@pytest.mark.parametrize("kl_loss", [False, True])
+def test_entropy_and_kl_are_means_over_tokens_however_many_micro_batches_an_update_has(kl_loss):
     from openrlhf.trainer.ppo_utils.experience import Experience
 
-    trainer = actor_trainer(entropy=1.5, tokens_of_the_update=40.0)
+    trainer = actor_trainer(entropy=1.5, tokens_of_the_update=40.0, kl_loss=kl_loss)
     for step, n_tokens in enumerate((3, 5)):
         mask = torch.tensor([[False] + [True] * n_tokens])
         zeros = torch.zeros(mask.shape)
@@ -171,11 +174,37 @@ def test_entropy_is_a_mean_over_tokens_however_many_micro_batches_an_update_has(
             attention_mask=torch.ones(1, n_tokens + 2),
             action_mask=mask,
             action_log_probs=zeros,
+            base_action_log_probs=zeros - 0.6,
             advantages=zeros,
         )
         status = trainer.training_step(batch, 0.0, step, None)
         assert status["num_action_tokens"] == n_tokens
         assert status["metrics"]["entropy_loss"].item() == pytest.approx(1.5)
+        assert status["weights"]["entropy_loss"] == "token"
+        if kl_loss:
+            assert status["metrics"]["kl"].item() == pytest.approx(0.6**2 / 2)
+            assert status["weights"]["kl"] == "token"
+        else:
+            assert "kl" not in status["metrics"]
+
+
+def test_dual_clip_is_verls():
+    """verl 0.7: min(max(-A r, -A clip(r)), -A c) where A < 0, the usual loss elsewhere; a weight q >= 0 commutes."""
+    from openrlhf.models import PolicyLoss
+
+    ratios = torch.tensor([[0.5, 1.0, 1.25, 2.9, 3.0, 3.5, 50.0]])
+    mask = torch.ones(1, 7, dtype=torch.bool)
+    loss = PolicyLoss(clip_eps_low=0.2, clip_eps_high=0.28, dual_clip=3.0)
+    for advantage in (-2.0, -0.5, 0.0, 1.0):
+        for place, ratio in enumerate(ratios[0].tolist()):
+            usual = max(-advantage * ratio, -advantage * min(max(ratio, 0.8), 1.28))
+            expected = min(usual, -advantage * 3.0) if advantage < 0 else usual
+            only = torch.zeros_like(mask)
+            only[0, place] = True
+            for q in (1.0, 0.25):
+                given = torch.full_like(ratios, q * advantage)
+                made = loss(ratios.log(), torch.zeros_like(ratios), given, action_mask=only)[0]
+                assert made.item() == pytest.approx(q * expected, rel=1e-5)
 
 
 def test_the_weights_of_a_shard_are_looked_at():

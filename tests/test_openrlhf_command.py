@@ -122,6 +122,7 @@ def test_hyperparameters_of_tool_calling(case):
     assert {flag: float(flags[flag]) for flag in expected} == expected
     assert flags["--actor.adam.betas"] == "0.9 0.999"
     assert flags["--actor.eps_clip_low_high"] == "0.2 0.2"
+    assert "--actor.dual_clip" not in flags  # GDPO's verl has none
     assert flags["--actor.lr_scheduler"] == "constant"
     assert flags["--actor.loss_agg_mode"] == "token-mean"
     assert "--algo.kl.use_loss" not in flags
@@ -154,6 +155,7 @@ def test_hyperparameters_of_math(case):
     }
     assert {flag: float(flags[flag]) for flag in expected} == expected
     assert flags["--actor.eps_clip_low_high"] == "0.2 0.28"
+    assert flags["--actor.dual_clip"] == "3.0"
     assert flags["--actor.adam.betas"] == "0.9 0.999"
     assert flags["--actor.loss_agg_mode"] == "token-mean"
     assert flags["--actor.lr_scheduler"] == "constant"
@@ -332,6 +334,7 @@ def test_openrlhf_itself_understands_the_command_line(case, resume, monkeypatch,
     assert args.actor.adam.lr == spec.optimizer.learning_rate
     assert tuple(args.actor.adam.betas) == spec.optimizer.betas
     assert tuple(args.actor.eps_clip_low_high) == (spec.optimizer.clip_low, spec.optimizer.clip_high)
+    assert args.actor.dual_clip == spec.optimizer.dual_clip
     assert args.rollout.batch_size * args.rollout.n_samples_per_prompt == spec.prompts_per_step * spec.group_size
     assert args.train.batch_size * spec.optimizer.updates_per_step == spec.prompts_per_step * spec.group_size
     assert args.actor.num_gpus_per_node == args.vllm.num_engines == max(resources.gpus, 1)

@@ -11,6 +11,9 @@ from dara.specs import Filter
 from dara.training.openrlhf.filtering import TooFewGroupsError, collect, next_round, varies
 from dara.training.openrlhf.labels import Label, consumed
 
+EQUAL = (1.0, 1.0)
+"""Weights of two rewards."""
+
 
 @dataclass(frozen=True)
 class Group:
@@ -60,8 +63,26 @@ def positions(pool) -> list[int]:
 )
 def test_a_group_varies(rewards, by_sum, by_any):
     values = np.array(rewards, dtype=np.float64)
-    assert varies(values, "sum_varies") is by_sum
-    assert varies(values, "any_reward_varies") is by_any
+    equal = [1.0] * values.shape[1]
+    assert varies(values, "sum_varies", equal) is by_sum
+    assert varies(values, "any_reward_varies", equal) is by_any
+
+
+@pytest.mark.parametrize(
+    ("rewards", "weights", "by_sum", "by_any"),
+    [
+        ([[1, 0], [1, 1]], [1, 0], False, False),  # only a reward of weight 0 varies
+        ([[1, 0], [0, 1]], [1, 0], True, True),
+        ([[1, 0], [0, 0]], [0, 0], False, False),
+        ([[1, 0], [0, 1]], [1, 5], True, True),  # cancels without the weights, and not with them
+        ([[5, 0], [0, 1]], [1, 5], False, True),  # the reverse
+        ([[2 - 2**-52, 0], [2 - 2**-51, 0]], [0.6, 1], False, True),  # the products are rounded to one number
+    ],
+)
+def test_a_group_varies_by_what_the_rewards_weigh(rewards, weights, by_sum, by_any):
+    values = np.array(rewards, dtype=np.float64)
+    assert varies(values, "sum_varies", weights) is by_sum
+    assert varies(values, "any_reward_varies", weights) is by_any
 
 
 # --- rounds -----------------------------------------------------------------------------------------------------------
@@ -73,26 +94,30 @@ def test_a_group_varies(rewards, by_sum, by_any):
         (200, 312, 768, 1, 616),  # 200 / 0.40625 * 1.25 = 615.4
         (200, 312, 768, 8, 616),
         (200, 312, 768, 9, 621),
-        (512, 0, 768, 8, 12800),  # the acceptance counts as 5 % at least
+        (436, 76, 768, 8, 768),  # 10 % are accepted: the deficit alone would ask for 5,512
+        (512, 0, 768, 8, 768),
+        (512, 0, 768, 5, 768),  # a full batch of candidates is the most, whatever the GPUs
         (12, 3, 10, 1, 50),  # 12 / 0.3 * 1.25 is 50 exactly, and 50.00000000000001 in some orders of floats
-        (1, 767, 768, 1, 2),
-        (1, 1, 1, 8, 8),
+        (1, 767, 768, 1, 16),  # as many prompts as a group has responses at least
+        (1, 767, 768, 9, 18),
+        (20, 500, 768, 1, 39),
     ],
 )
 def test_size_of_a_later_round(deficit, accepted, generated, world_size, size):
-    assert next_round(deficit, accepted, generated, world_size) == size
+    asked = next_round(deficit, accepted, generated, group_size=16, world_size=world_size, candidates=768)
+    assert asked == size
 
 
 def test_without_a_filter_each_group_is_kept():
     source = Source(lambda p: False)
-    pool = collect(source.draw, 4, None)
+    pool = collect(source.draw, 4, None, EQUAL)
     assert (positions(pool), pool.metrics, source.sizes) == ([0, 1, 2, 3], {}, [4])
     assert pool.rewards.shape == (4, 2, 2)
 
 
 def test_surplus_groups_are_dropped_in_the_order_of_the_prompts():
     source = Source(lambda p: p != 1)
-    pool = collect(source.draw, 4, rule(6))
+    pool = collect(source.draw, 4, rule(6), EQUAL)
     assert positions(pool) == [0, 2, 3, 4]
     assert pool.rewards.shape == (6, 2, 2), "the pool is what was generated, not what is kept"
     assert pool.metrics == {
@@ -106,7 +131,7 @@ def test_surplus_groups_are_dropped_in_the_order_of_the_prompts():
 
 def test_later_rounds_fill_the_step():
     source = Source(lambda p: p % 2 == 0)
-    pool = collect(source.draw, 4, rule(6))
+    pool = collect(source.draw, 4, rule(6), EQUAL)
     assert source.sizes == [6, 3]  # one is missing of four, half are accepted: 1 / 0.5 * 1.25 = 2.5
     assert positions(pool) == [0, 2, 4, 6]
     assert pool.metrics["filter/num_gen_batches"] == 2
@@ -115,26 +140,33 @@ def test_later_rounds_fill_the_step():
 
 
 def test_acceptance_is_that_of_all_rounds_before():
-    source = Source(lambda p: p in (0, 1, 2, 40, 50, 51))
+    source = Source(lambda p: p < 20 or 40 <= p < 44)
     with pytest.raises(TooFewGroupsError):
-        collect(source.draw, 6, rule(6, rounds=3))
-    assert source.sizes == [6, 8, 18]  # 3 / (3/6) * 1.25 = 7.5; 3 / (3/14) * 1.25 = 17.5
+        collect(source.draw, 28, rule(40, rounds=3), EQUAL)
+    assert source.sizes == [40, 20, 13]  # 8 / (20/40) * 1.25 = 20; 4 / (24/60) * 1.25 = 12.5
+
+
+def test_no_round_is_larger_than_the_first():
+    source = Source(lambda p: p % 10 == 0)
+    with pytest.raises(TooFewGroupsError):
+        collect(source.draw, 8, rule(12, rounds=3), EQUAL, world_size=8)
+    assert source.sizes == [12, 12, 12]
 
 
 def test_a_short_step_is_an_error_with_counts_and_a_remedy():
     source = Source(lambda p: p == 0)
     with pytest.raises(TooFewGroupsError) as caught:
-        collect(source.draw, 4, rule(6), step="step 7")
-    assert source.sizes == [6, 23]
+        collect(source.draw, 4, rule(6), EQUAL, step="step 7")
+    assert source.sizes == [6, 6]
     assert str(caught.value) == (
-        "step 7: the sum of the rewards varies in only 1 of the 29 groups of 2 round(s), and 4 are needed: "
+        "step 7: the sum of the rewards varies in only 1 of the 12 groups of 2 round(s), and 4 are needed: "
         "raise filter.max_rounds (2) or filter.candidate_prompts (6), or train with fewer prompts_per_step"
     )
 
 
 def test_a_source_that_gives_less_is_an_error():
     with pytest.raises(ValueError, match="4 prompts were to be drawn, but 3 groups came back"):
-        collect(lambda n: Source(bool).draw(n)[:-1], 4, None)
+        collect(lambda n: Source(bool).draw(n)[:-1], 4, None, EQUAL)
 
 
 @given(
@@ -157,17 +189,18 @@ def test_a_filtered_step(pattern, prompts, extra, rounds, world_size, criterion)
 
     teaches = [kind == "varies" or (kind == "cancels" and criterion == "any_reward_varies") for kind in pattern]
     try:
-        pool = collect(draw, prompts, rule(prompts + extra, rounds, criterion), world_size=world_size)
+        pool = collect(draw, prompts, rule(prompts + extra, rounds, criterion), EQUAL, world_size=world_size)
     except TooFewGroupsError:
         assert len(taken) == rounds
         assert sum(teaches[p % len(pattern)] for p in range(sum(taken))) < prompts
         return
     finally:
         assert len(taken) <= rounds
-        assert all(size % world_size == 0 for size in taken[1:])
+        assert all(size % world_size == 0 or size == prompts + extra for size in taken[1:])
+        assert max(taken) == prompts + extra
     kept = positions(pool)
     assert len(kept) == prompts
-    assert all(varies(pool.groups[i].rewards, criterion) for i in pool.kept)
+    assert all(varies(pool.groups[i].rewards, criterion, EQUAL) for i in pool.kept)
     assert kept == [p for p in range(sum(taken)) if teaches[p % len(pattern)]][:prompts], "the first, in order"
     assert pool.rewards.shape == (sum(taken), 2, 2)
     assert all(pool.groups[i].rewards.shape == (2, 2) for i in pool.kept)
@@ -192,7 +225,7 @@ def test_a_resumed_filtered_run_sees_the_same_groups():
         return p % 3 != 0
 
     def steps(source: Source, number: int):
-        return [collect(source.draw, 4, rule(5, rounds=3)) for _ in range(number)]
+        return [collect(source.draw, 4, rule(5, rounds=3), EQUAL) for _ in range(number)]
 
     straight = steps(Source(informative), 4)
     first = steps(Source(informative), 2)

@@ -227,24 +227,28 @@ def test_generator_gives_whole_groups_in_order_with_exact_rewards(monkeypatch):
 
 
 @pytest.mark.openrlhf
-def test_generator_filters(monkeypatch):
+@pytest.mark.parametrize("weights", [None, [0, 1]])  # odd groups vary where the first reward counts
+def test_generator_filters(monkeypatch, weights):
     def outputs_of(prompt, label):
         even = Label.loads(label).position % 2 == 0
-        return outputs(
-            prompt, label, [(0.0, 0.0), (1.0, float(even)), (0.0, 0.0), (0.0, 0.0)] if even else [(1, 0)] * 4
-        )
+        first = 1.0 if even or weights else 0.0
+        return outputs(prompt, label, [(0.0, 0.0), (first, float(even)), (0.0, 0.0), (0.0, 0.0)])
+
+    def filtered(rule):
+        spec = tiny_spec(filter=rule, engine="openrlhf", params=weights and {"reward_weights": weights})
+        return generator(spec, outputs_of, monkeypatch)
 
     rule = {"criterion": "sum_varies", "candidate_prompts": 5, "max_rounds": 2}
-    made = generator(tiny_spec(filter=rule, engine="openrlhf"), outputs_of, monkeypatch)
+    made = filtered(rule)
     samples, share, taken, _ = made.generate_samples(max_len=64)
     assert [Label.loads(sample.labels[0]).position for sample in samples[::4]] == [0, 2, 4, 6]
-    assert taken == 8  # 5, and then 1 / (3/5) * 1.25 = 2.08
-    assert share == 50
+    assert taken == 9  # 5, and then as many as a group has responses: more than 1 / (3/5) * 1.25 = 2.08
+    assert share == pytest.approx(100 * 5 / 9)
     assert made.responses == [f"p{p}-{i}" for p in (0, 2, 4, 6) for i in range(4)]
-    assert made.pool_rewards.shape == (8, 4, 2)
+    assert made.pool_rewards.shape == (9, 4, 2)
     assert made.filter_metrics["filter/num_gen_batches"] == 2
     rule = {**rule, "candidate_prompts": 4, "max_rounds": 1}
-    made = generator(tiny_spec(filter=rule, engine="openrlhf"), outputs_of, monkeypatch)
+    made = filtered(rule)
     with pytest.raises(ValueError, match="step 7: the sum of the rewards varies in only 2 of the 4 groups of 1 round"):
         made.generate_samples(max_len=64)
 

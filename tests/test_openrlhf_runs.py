@@ -143,6 +143,7 @@ def test_a_killed_run_resumes_and_repeats_no_step(killed_and_resumed):
         assert line["grad_norm"] >= 0
         assert line["entropy"] > 0
         assert line["kl"] >= 0
+        assert "kl_reference" not in line, "there is no reference model"
     assert any(line["density/length"] > 0 for line in lines)
     assert any(line["kl"] > 1e-9 for line in lines), "the second update of a step is off policy"
 
@@ -252,11 +253,15 @@ def cluster(tmp_path) -> Iterator[tuple[str, psutil.Process]]:
 
 def test_an_existing_cluster_is_used_and_left_as_it_was(inputs, cluster, tmp_path):
     address, head = cluster
-    spec = real_spec(steps=2)
+    optimizer = {**real_spec().optimizer.model_dump(), "dual_clip": 3.0}
+    kl = {"placement": "loss", "coefficient": 0.01, "estimator": "k2"}  # with a reference model
+    spec = real_spec(steps=2, optimizer=optimizer, kl=kl)
     process = start(spec, inputs, tmp_path, address)
     _, errors = process.communicate(timeout=900)
     assert process.returncode == 0, errors.decode()
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["outcome"] == "completed"
+    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert 0 < lines[0]["kl_reference"] < lines[1]["kl_reference"] < 1, "the first update starts at the base model"
     assert ray_node.leftovers(tmp_path / "scratch" / run_id(spec)) == []
     names = {process.name() for process in head.children(recursive=True)}
     assert {"raylet", "gcs_server"} <= names, "the cluster is not ours to end"

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from dara.analysis import times_of
 from dara.analysis.published import read_published
 from dara.analysis.tables import (
     extended,
@@ -19,7 +20,6 @@ from dara.analysis.tables import (
     tool_scores,
 )
 from dara.analysis.tables.at_step import clearly_best, mean_sd
-from dara.analysis.tables.marks import times_of
 from dara.analysis.tables.render import latex, markdown
 from dara.analysis.view import Estimate, Mark
 from dara.analysis.view_published import PublishedView
@@ -209,16 +209,12 @@ def test_fixed_weights_of_ours_are_paired_by_seed():
     frames = simulate("math", methods=("dara_sym", "gdpo"))
     for frame in frames.values():
         frame["method"] = frame["method"].replace("gdpo", "static_sym")
-    scores = frames["checkpoint_scores"]
-    at_end = (scores["step"] == 100) & (scores["metric"] == "acc")
-    for (method, seed), value in {
-        ("dara_sym", 100): 0.80, ("dara_sym", 101): 0.82, ("dara_sym", 102): 0.84,
-        ("static_sym", 100): 0.79, ("static_sym", 101): 0.80, ("static_sym", 102): 0.81,
-    }.items():  # fmt: skip
-        scores.loc[at_end & (scores["method"] == method) & (scores["seed"] == seed), "value"] = value
+    intervals = frames["score_intervals"]
+    intervals["baseline"] = intervals["baseline"].replace("gdpo", "static_sym")
+    of_acc = (intervals["metric"] == "acc") & (intervals["baseline"] == "static_sym")
+    intervals.loc[of_acc & (intervals["step"] == 100), ["value", "t_low", "t_high"]] = (0.02, -0.005, 0.045)
     asked = experiment("math", ("dara_sym", "static_sym"))
     table = fixed_weights.build(RunsView(frames, asked, METHODS | STATIC, "laptop"))
-    # Differences .01, .02, .03: mean .02, s .01, t(2) 4.303: .02 +- .0248
     assert cell(table, "Acc", method="dara_sym-static_sym") == "+2.0 [−0.5, 4.5]"
     assert cell(table, "n", method="dara_sym-static_sym") == "3"
     with pytest.raises(ValueError, match="no pair of dara_asym and static_asym"):
@@ -375,13 +371,13 @@ def test_settings_of_the_papers_own_scale(task, name, rows):
     shown = table.frame.set_index("setting")["Value"]
     if task == "math":
         assert shown["dataset"] == "deepscaler at 0459102"
-        assert (shown["kl_loss_coefficient"], shown["candidate_groups"]) == ("0.0005", "768")
+        assert (shown["kl_loss_coefficient"], shown["candidate_groups"], shown["dual_clip"]) == ("0.0005", "768", "3")
         assert shown["evaluation/length_limit_tokens"] == shown["length_limit_tokens"] == "4000"
     else:
         assert (shown["dataset"], shown["validation_rows"]) == ("toolrl at 8cee13e", "80")
         assert (shown["precision"], shown["final_normalization"]) == ("bfloat16", "token")
         assert cell(table, "Remark", setting="kl_reward_coefficient") == "only GRPO feels it"
-        assert "length_limit" not in shown  # a reward that this experiment has not
+        assert not {"length_limit", "dual_clip"} & set(shown.index)  # what this experiment has not
     hyperparameters.build_side_by_side(view, published(rows, name, task), preset)
 
 

@@ -21,7 +21,7 @@ def frames(**changes: object) -> dict[str, pd.DataFrame]:
     wide, narrow = {"t_low": 0.1, "t_high": 0.7}, {"low": 0.3, "high": 0.5}
     rows = [
         row | {"method": "gdpo", "value": 0.4} | wide | narrow,
-        row | {"method": "dara_sym", "value": 0.45, "n_seeds": 1},
+        row | {"method": "dara_sym", "value": 0.45, "n_seeds": 1, "low": 0.38, "high": 0.52},
         row | {"method": "dara_sym", "baseline": "gdpo", "value": 0.05, "t_low": -0.06, "t_high": 0.16} | {
             "low": 0.01, "high": 0.09},
     ]  # fmt: skip
@@ -31,16 +31,16 @@ def frames(**changes: object) -> dict[str, pd.DataFrame]:
 def test_both_intervals_and_both_counts_stand_beside_the_mean():
     table = build(view(frames(), experiment(methods=PAIR)))
     assert table.display == [
-        *("Score", "Method", "Seeds", "Questions", "Mean (%)", "t over seeds", "seeds and questions")
+        *("Step", "Score", "Method", "Seeds", "Questions", "Mean (%)", "t over seeds", "seeds and questions")
     ]
     assert table.frame[table.display].to_numpy().tolist() == [
-        ["Average Accuracy", "GDPO", "3", "200", "40.0", "[10.0, 70.0]", "[30.0, 50.0]"],
-        ["Average Accuracy", "DARA-Sym", "1", "200", "45.0", "–", "–"],
-        ["Average Accuracy", "DARA-Sym − GDPO", "3", "200", "+5.0", "[−6.0, 16.0]", "[1.0, 9.0]"],
+        ["40", "Average Accuracy", "GDPO", "3", "200", "40.0", "[10.0, 70.0]", "[30.0, 50.0]"],
+        ["40", "Average Accuracy", "DARA-Sym", "1", "200", "45.0", "–", "[38.0, 52.0]"],
+        ["40", "Average Accuracy", "DARA-Sym − GDPO", "3", "200", "+5.0", "[−6.0, 16.0]", "[1.0, 9.0]"],
     ]
     assert table.frame["low"].tolist()[0] == 0.3
     assert table.frame["baseline"].tolist() == ["", "", "gdpo"]
-    assert table.notes[0].startswith("At the last step of which all completed runs have scores (40).")
+    assert table.notes[0].startswith("At the last step of which all completed runs have scores.")
     assert any("hierarchical bootstrap, 2,000 resamples of seeds, then of questions" in note for note in table.notes)
     assert "Missing: none." in table.notes
 
@@ -49,8 +49,9 @@ def test_settings_have_columns_and_methods_keep_their_order(tmp_path):
     settings = (("small", 4), ("small", 8))
     made = simulate(methods=PAIR, seeds=(100, 101), steps=40, settings=settings)
     table = build(view(made, experiment(methods=("dara_sym", "gdpo"))))
-    assert table.display[0] == "G"
-    assert table.frame["G"].tolist() == ["4"] * 6 + ["8"] * 6
+    assert table.display[:2] == ["G", "Step"]
+    steps = [step for step in ("10", "20", "30", "40") for _ in range(6)]  # two scores of two methods, and a difference
+    assert table.frame[["G", "Step"]].to_numpy().tolist() == [[size, step] for size in "48" for step in steps]
     assert table.frame["Method"].tolist()[:3] == ["DARA-Sym", "GDPO", "DARA-Sym − GDPO"]
     shuffled = {name: frame.sample(frac=1, random_state=3) for name, frame in made.items()}
     first = render_table(table, tmp_path / "a")
@@ -59,9 +60,9 @@ def test_settings_have_columns_and_methods_keep_their_order(tmp_path):
 
 
 @pytest.mark.parametrize("task", ["tool_calling", "math"])
-def test_one_seed_has_no_interval(task, recwarn):
+def test_one_seed_has_no_interval_over_seeds(task, recwarn):
     table = build(view(simulate(task, steps=6, seeds=(100,), methods=PAIR), experiment(task, PAIR)))
-    assert set(table.frame["t over seeds"]) == set(table.frame["seeds and questions"]) == {"–"}
+    assert set(table.frame["t over seeds"]) == {"–"}
     assert set(table.frame["Seeds"]) == {"1"}
     assert not recwarn.list
 

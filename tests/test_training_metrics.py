@@ -97,6 +97,13 @@ def test_reward_means_are_those_of_the_pool_before_filtering(rewards):
     assert line["filter/candidate_groups"] == 4.0
 
 
+def test_the_kl_from_the_base_model_is_there_where_the_engine_gives_it(rewards):
+    line = line_of(rewards, engine={**ENGINE, "kl_reference": 0.25})
+    assert line["kl_reference"] == 0.25
+    assert list(line)[:-1] == list(line_of(rewards))
+    assert "kl_reference" not in line_of(rewards)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -174,5 +174,9 @@ def test_the_small_engine_takes_no_setting_that_it_does_not_read():
     for key, value in {"sampler_seed": 7, "precision": "bfloat16", "entropy_coefficient": 0.1}.items():
         with pytest.raises(ValueError, match=f"engine trl has no {key}; set engine: openrlhf"):
             tiny_spec(**{key: value})
+    optimizer = {**tiny_spec().optimizer.model_dump(), "dual_clip": 3.0}
+    with pytest.raises(ValueError, match=r"engine trl has no optimizer.dual_clip; set engine: openrlhf"):
+        tiny_spec(optimizer=optimizer)
+    assert tiny_spec(engine="openrlhf", optimizer=optimizer).optimizer.dual_clip == 3
     assert tiny_spec().rollout_seed == tiny_spec().seed
     assert tiny_spec(engine="openrlhf", sampler_seed=7).rollout_seed == 7

@@ -34,7 +34,7 @@ SETTINGS = {
 }
 SELECTION = [f"tests/test_{name}.py" for name in ("config", "dag", "parent", "planning", "published", "status")]
 SELECTION += ["tests/test_hub_mirror.py", "tests/test_training_run_files.py::test_git_commit"]
-SELECTION += ["tests/test_profiles.py::test_both_literal_commands_plan_the_smoke_preset_without_a_gpu"]
+SELECTION += ["tests/test_profiles.py::test_both_literal_commands_plan_the_smoke_preset_without_a_gpu[--profile]"]
 
 
 @pytest.fixture

@@ -44,6 +44,7 @@ from dara.specs import (
     PositiveFloat,
     Precision,
     Revision,
+    RolloutSampling,
     RunSpec,
     Sampling,
     Seed,
@@ -170,6 +171,11 @@ class Experiment(Model):
         description="rows of config/methods.yaml, or all of them"
     )
     thresholds: dict[str, tuple[Share, ...]] = Field(description="for a reward, the levels whose crossing is reported")
+    score_steps: tuple[Positive, ...] = Field(
+        (),
+        description="the authors' steps at which methods are compared in their scores, besides the last; a training of "
+        "less than 100 steps at the same share of it",
+    )
     tables: dict[OutputName, str] = Field(description="file name -> module in dara/analysis/tables/")
     side_by_side: dict[OutputName, str] = Field(
         default={}, description="name -> module whose table of ours stands beside the published: <name>_side_by_side"
@@ -201,7 +207,7 @@ class TaskSettings(Model):
     prompts_per_step: Positive = Field(description="prompts a rollout batch (B)")
     steps: Positive = Field(description="rollout batches of a run")
     checkpoint_every: Positive = Field(10, description="steps between checkpoints; the last step is always one")
-    sampling: Sampling = Field(description="sampling of the rollouts")
+    sampling: RolloutSampling = Field(description="sampling of the rollouts")
     optimizer: Optimizer
     benchmark: Benchmark
     validation: Benchmark | None = Field(None, description="the training rewards on rows that are never trained on")

@@ -46,9 +46,20 @@ class Model(BaseModel):
 class Sampling(Model):
     """How responses are drawn from a policy."""
 
-    temperature: float = Field(gt=0, description="softmax temperature")
+    temperature: float = Field(ge=0, description="softmax temperature; 0, at evaluation alone: the likeliest token")
     top_p: float = Field(gt=0, le=1, description="nucleus mass; 1 keeps the whole vocabulary (top-k is always off)")
     max_response_tokens: Positive = Field(description="longest response in tokens, end token included")
+
+
+def _check_random(sampling: Sampling) -> Sampling:
+    if sampling.temperature == 0:
+        raise ValueError(
+            "temperature 0 gives every response of a group the same tokens, and no advantage; it must be above 0"
+        )
+    return sampling
+
+
+RolloutSampling = Annotated[Sampling, AfterValidator(_check_random)]
 
 
 class Optimizer(Model):
@@ -61,6 +72,9 @@ class Optimizer(Model):
     updates_per_step: Positive = Field(description="optimiser updates a rollout batch; whole groups go to an update")
     clip_low: Share = Field(description="the policy ratio is clipped at 1 - clip_low")
     clip_high: PositiveFloat = Field(description="the policy ratio is clipped at 1 + clip_high")
+    dual_clip: Annotated[float, Field(gt=1)] | None = Field(
+        None, description="where the advantage is negative, the policy ratio counts as this at most; none: no bound"
+    )
 
 
 class DataSpec(Model):
@@ -175,8 +189,10 @@ class KL(Model):
 class Filter(Model):
     """Dynamic sampling: only groups that vary are trained on, and a step has its full number of them."""
 
-    criterion: Literal["sum_varies", "any_reward_varies"] = Field(description="which groups are kept")
-    candidate_prompts: Positive = Field(description="prompts of the first round of generation")
+    criterion: Literal["sum_varies", "any_reward_varies"] = Field(
+        description="groups that are kept: their weighted sum of the rewards varies, or a reward whose weight is not 0"
+    )
+    candidate_prompts: Positive = Field(description="prompts of the first round of generation, and at most of others")
     max_rounds: Positive = Field(description="rounds after which too few groups are an error, never a short batch")
 
 
@@ -194,7 +210,7 @@ class RunSpec(Model):
     prompts_per_step: Positive = Field(description="prompts a rollout batch (B)")
     steps: Positive = Field(description="rollout batches")
     checkpoint_every: Positive = Field(description="steps between checkpoints; the last step is always one")
-    sampling: Sampling
+    sampling: RolloutSampling
     optimizer: Optimizer
     engine: Engine
     seed: Seed
@@ -223,10 +239,16 @@ class RunSpec(Model):
         """What only OpenRLHF does must not be dropped in silence by the small engine."""
         only = ("kl", "entropy_coefficient", "filter", "precision", "sampler_seed")
         used = [name for name in only if getattr(self, name) != type(self).model_fields[name].default]
+        used += ["optimizer.dual_clip"] if self.optimizer.dual_clip is not None else []
         if self.engine == "trl" and used:
             raise ValueError(f"engine trl has no {', '.join(used)}; set engine: openrlhf")
         if self.engine == "trl" and isinstance(self.model, HubModel):
             raise ValueError(f"engine trl trains the laptop's models, not {self.model.hub}; set engine: openrlhf")
+
+    @property
+    def reward_weights(self) -> tuple[float, ...]:
+        """What each reward counts for in their sum: a parameter of every method, 1 where it is not given."""
+        return tuple(self.method.params.get("reward_weights") or [1.0] * len(self.rewards))
 
     @property
     def rollout_seed(self) -> int:
@@ -260,7 +282,11 @@ class Benchmark(Model):
     max_steps: Positive = Field(20, description="multi-turn cases: outputs a turn before the case is ended")
 
     @model_validator(mode="after")
-    def _limit(self) -> Benchmark:
+    def _consistent(self) -> Benchmark:
+        if self.sampling.temperature == 0 and self.samples > 1:
+            raise ValueError(
+                f"samples is {self.samples}, but at temperature 0 all responses to a case are the same; set samples: 1"
+            )
         if self.name in ("laptop_math", "math_five") and self.length_limit is None:
             raise ValueError("length_limit is missing; the math benchmark needs it, in tokens with the end token")
         return self

@@ -15,7 +15,7 @@ from dara.analysis.intervals import (
     t_interval,
     wilson_interval,
 )
-from dara.analysis.paired import PairedDifference, paired_crossings, paired_scores
+from dara.analysis.paired import PairedDifference, paired_crossings, paired_scores, paired_steps
 from dara.analysis.records import RecordError
 from dara.analysis.speed_up import SpeedUp, speed_up
 from dara.analysis.summary import median, quartiles, summarise_seeds
@@ -23,12 +23,12 @@ from dara.analysis.survival import (
     CrossingTimes,
     LogRank,
     Survival,
-    crossing_times,
     kaplan_meier,
     log_rank,
     median_step,
     median_text,
     restricted_mean,
+    times_of,
 )
 
 __all__ = [
@@ -46,7 +46,6 @@ __all__ = [
     "bootstrap_interval",
     "bootstrap_intervals",
     "collect",
-    "crossing_times",
     "first_crossing",
     "hierarchical_interval",
     "kaplan_meier",
@@ -58,6 +57,7 @@ __all__ = [
     "metric_differences",
     "paired_crossings",
     "paired_scores",
+    "paired_steps",
     "quartiles",
     "read_frame",
     "restricted_mean",
@@ -65,6 +65,7 @@ __all__ = [
     "stable_crossing",
     "summarise_seeds",
     "t_interval",
+    "times_of",
     "wilson_interval",
     "write_frame",
 ]

@@ -45,6 +45,7 @@ def analyse(
     experiments: Mapping[str, Sequence[str]],
     thresholds: Mapping[str, Mapping[str, Sequence[float]]],
     evaluations: Evaluations,
+    score_steps: Mapping[str, Sequence[int]],
     out: Path,
 ) -> None:
     """Write checkpoint_scores.csv, score_intervals.csv, crossings.csv and energies.csv into `out`.
@@ -55,6 +56,7 @@ def analyse(
         experiments: as in `collect`.
         thresholds: for each experiment, the levels whose crossing is reported, by reward.
         evaluations: for each run id and each base id, the steps at which it was evaluated, by benchmark.
+        score_steps: for each experiment, the authors' steps at which its scores are compared.
         out: directory of the frames.
 
     Raises:
@@ -66,7 +68,7 @@ def analyse(
     write_frame(energies_frame(runs.values()), "energies", out / "energies.csv")
     scores = checkpoint_scores_frame(runs.values(), score_dirs, evaluations)
     write_frame(scores, "checkpoint_scores", out / "checkpoint_scores.csv")
-    intervals = score_intervals_frame(runs, score_dirs, experiments, evaluations)
+    intervals = score_intervals_frame(runs, score_dirs, experiments, evaluations, score_steps)
     write_frame(intervals, "score_intervals", out / "score_intervals.csv")
 
 

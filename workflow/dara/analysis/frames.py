@@ -94,7 +94,7 @@ FRAMES = {
             Column("n_seeds", "int"),
             Column("n_questions", "int"),
         ),
-        ("experiment", "model", "group_size", "engine", "benchmark", "metric", "method", "baseline"),
+        ("experiment", "model", "group_size", "engine", "step", "benchmark", "metric", "method", "baseline"),
     ),
     "crossings": Frame(
         (

@@ -19,8 +19,10 @@ def hierarchical_interval(
     shared: bool,
     resamples: int = RESAMPLES,
     level: float = LEVEL,
-) -> Interval | None:
+) -> Interval:
     """Percentile bootstrap of the mean score over seeds: S seeds with replacement, then questions within each stratum.
+
+    Of a single seed it is the bootstrap over questions, which says nothing about other seeds.
 
     Where all seeds answer the same questions (`shared`), one draw of questions serves all seeds of a resample: a hard
     question is hard for every seed, and independent draws would average that away. Otherwise each drawn seed has a
@@ -35,8 +37,8 @@ def hierarchical_interval(
         level: confidence level.
 
     Returns:
-        An interval whose n is the number of seeds. None for a single seed; [x, x] marked degenerate where all scores
-        are equal and so are the values of each stratum.
+        An interval whose n is the number of seeds; [x, x] marked degenerate where all scores are equal and so are the
+        values of each stratum.
 
     Raises:
         ValueError: no seed; a value that is not finite; weights that differ within a stratum; shared questions whose
@@ -46,8 +48,6 @@ def hierarchical_interval(
         raise ValueError(f"resamples must be at least 1 and level between 0 and 1 (given: {resamples}, {level})")
     chosen = _chosen(metrics, shared)
     rng = keyed_generator(*((key,) if isinstance(key, str) else key))
-    if len(chosen) == 1:
-        return None
     scores = [metric.score for metric in chosen]
     point = math.fsum(scores) / len(scores)
     if len(set(scores)) == 1 and all(_constant(metric) for metric in chosen):

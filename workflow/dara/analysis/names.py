@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Literal
+
 BASE = "base"
 """The method of a base model, which is scored once, at step 0."""
 
 BASELINE = "gdpo"
 """What every other method is set against."""
 
+DARA = ("dara_asym", "dara_sym")
+"""The paper's two methods."""
+
+PAPER_METHODS = ("grpo", "gdpo", "dvao", "gd2po_hard", *DARA, "static_asym", "static_sym")
+"""The methods that the paper compares. Any other is set against DARA too."""
+
 FIXED = {"dara_asym": "static_asym", "dara_sym": "static_sym"}
 """A method whose weights follow the densities, and the same form with fixed weights."""
 
 ENGINES = {"trl": "TRL", "openrlhf": "OpenRLHF"}
 """The engines with their names, in the order in which they are shown."""
+
+HEADLINE: dict[str, tuple[Literal["first", "stable"], float]] = {"format": ("first", 0.8), "length": ("stable", 0.99)}
+"""The crossing behind the paper's claims on a sparse reward: 26 % (format), 41 to 65 % (length)."""
 
 SCORES = {
     "tool_calling": {"average_accuracy": "Average Accuracy", "average_format": "Average Format"},
@@ -28,3 +40,9 @@ SCORES = {
 
 VALIDATION = "validation/"
 """How the name of a score on validation rows starts (`validation/format`); the other scores are the benchmark's."""
+
+
+def headline_threshold(reward: str, thresholds: Collection[float]) -> float:
+    """The threshold that the paper's claim on a reward is about; the lowest where that is none of `thresholds`."""
+    level = HEADLINE[reward][1] if reward in HEADLINE else None
+    return level if level in thresholds else min(thresholds)

@@ -91,6 +91,24 @@ def paired_crossings(first: CrossingTimes, second: CrossingTimes, level: float =
     return _summary(a, b, differences, orders, level)
 
 
+def paired_steps(first: CrossingTimes, second: CrossingTimes) -> tuple[PairedDifference, float, list[int]]:
+    """Paired differences of min(crossing, tau), so that a run which does not cross is not left out.
+
+    Its mean is the difference of the restricted means of the paired runs.
+
+    Returns:
+        The differences; tau, the last step at which a crossing could be seen in all runs; and of each pair, how many of
+        its two runs did not cross by then.
+    """
+    tau = min(first.horizon, second.horizon)
+    found = []
+    for times in (first, second):
+        values = zip(times.keys, times.steps, times.crossed, strict=True)
+        found.append({key: step if crossed else math.inf for key, step, crossed in values})
+    pairs = paired_scores(*({key: min(step, tau) for key, step in of.items()} for of in found))
+    return pairs, tau, [sum(of[key] > tau for of in found) for key in pairs.keys]
+
+
 def sign_test(lower: int, higher: int) -> float:
     """Two-sided exact p of `lower` against `higher` signs that are equally likely; 1 without any."""
     n, fewer = lower + higher, min(lower, higher)

@@ -1,19 +1,20 @@
-"""Scores at the end of training with their uncertainty over seeds, and over seeds and questions together."""
+"""Held-out scores, and their differences, with intervals over seeds and over seeds and questions together."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from dara.analysis.compare import compared_pairs, nearest_step
 from dara.analysis.frames import rows_to_frame
 from dara.analysis.hierarchical import hierarchical_interval, metric_differences
 from dara.analysis.intervals import t_interval
-from dara.analysis.names import BASELINE, FIXED, SCORES
+from dara.analysis.names import SCORES
 from dara.analysis.records import Run
 from dara.analysis.score_files import Evaluations
 from dara.analysis.scores import DECIMALS
@@ -28,7 +29,7 @@ Seeds = dict[tuple[int, int], dict[str, Metric]]
 
 @dataclass(frozen=True)
 class Group:
-    """The completed runs of one setting in an experiment, at the last step at which all of them were evaluated."""
+    """The completed runs of one setting in an experiment, at a step at which all of them were evaluated."""
 
     experiment: str
     task: str
@@ -43,19 +44,21 @@ def score_intervals_frame(
     score_dirs: Mapping[str, Path],
     experiments: Mapping[str, Sequence[str]],
     evaluations: Evaluations,
+    score_steps: Mapping[str, Sequence[int]],
 ) -> pd.DataFrame:
-    """The frame score_intervals: a row an experiment, setting, metric and method, or difference of two methods.
+    """The frame score_intervals: a row an experiment, setting, step, metric and method, or difference of two methods.
 
-    All of a setting's rows are at the last step at which all of its completed runs were evaluated. A setting is a
-    model, group size and engine: runs of two engines are never pooled. Resamples are keyed by what they are of, not by
-    the experiment, so that two experiments that share runs show the same interval of them; the engine is no part of
-    that key, so two engines have the same draws of seeds and questions.
+    The steps are those of `score_steps` (`nearest_step`) and the last one at which all completed runs of a setting were
+    evaluated. A setting is a model, group size and engine: runs of two engines are never pooled. Resamples are keyed by
+    what they are of, not by the experiment, so that two experiments that share runs show the same interval of them; the
+    engine is no part of that key, so two engines have the same draws of seeds and questions.
 
     Args:
         runs: every planned run; missing and diverged ones are in no row.
         score_dirs: for each run id, the directory of its scores.
         experiments: for each experiment, the run ids of its matrix.
         evaluations: for each run id, the steps at which it was evaluated, by benchmark.
+        score_steps: for each experiment, the authors' steps at which its scores are compared.
 
     Raises:
         ValueError: a score file that is missing or damaged, runs of one benchmark with unlike questions, or two runs of
@@ -64,14 +67,20 @@ def score_intervals_frame(
     rows = [
         row
         for experiment, names in experiments.items()
-        for group in _groups(experiment, [runs[name] for name in names], score_dirs, evaluations)
+        for group in _groups(
+            experiment, [runs[name] for name in names], score_dirs, evaluations, score_steps.get(experiment, ())
+        )
         for row in _rows(group)
     ]
     return rows_to_frame(rows, "score_intervals")
 
 
 def _groups(
-    experiment: str, runs: Iterable[Run], score_dirs: Mapping[str, Path], evaluations: Evaluations
+    experiment: str,
+    runs: Iterable[Run],
+    score_dirs: Mapping[str, Path],
+    evaluations: Evaluations,
+    score_steps: Sequence[int],
 ) -> Iterable[Group]:
     by_place: dict[tuple[str, Setting, str], list[Run]] = {}
     for run in runs:
@@ -81,13 +90,17 @@ def _groups(
                 by_place.setdefault((run.spec.task, setting, benchmark), []).append(run)
     for (task, setting, benchmark), found in by_place.items():
         ours = _by_method(experiment, found)
-        if common := set.intersection(*(set(evaluations[run.run_id][benchmark]) for run in found)):
-            step = max(common)
+        common = set.intersection(*(set(evaluations[run.run_id][benchmark]) for run in found))
+        for step in _steps(common, score_steps, found[0].spec.steps):
             scored = {
                 method: {key: _metrics(run, score_dirs, step, benchmark) for key, run in seeds.items()}
                 for method, seeds in ours.items()
             }
             yield Group(experiment, task, setting, step, benchmark, scored)
+
+
+def _steps(common: Collection[int], wanted: Sequence[int], budget: int) -> list[int]:
+    return sorted({max(common), *(nearest_step(common, at, budget) for at in wanted)}) if common else []
 
 
 def _metrics(run: Run, score_dirs: Mapping[str, Path], step: int, benchmark: str) -> dict[str, Metric]:
@@ -118,16 +131,9 @@ def _rows(group: Group) -> Iterable[dict[str, Any]]:
         for method, seeds in by_method.items():
             if seeds:
                 yield _row(group, metric, method, "", seeds)
-        for method, baseline in differences(by_method):
+        for method, baseline in compared_pairs(by_method):
             if paired := metric_differences(by_method[method], by_method[baseline]):
                 yield _row(group, metric, method, baseline, paired)
-
-
-def differences(methods: Iterable[str]) -> list[tuple[str, str]]:
-    """The pairs (method, what it is set against) among `methods`, which are compared in an experiment."""
-    methods = list(methods)
-    pairs = [(method, BASELINE) for method in methods if BASELINE in methods and method != BASELINE]
-    return pairs + [(adaptive, fixed) for adaptive, fixed in FIXED.items() if {fixed, adaptive} <= set(methods)]
 
 
 def _row(group: Group, metric: str, method: str, baseline: str, seeds: Mapping[Any, Metric]) -> dict[str, Any]:

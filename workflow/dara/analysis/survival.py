@@ -12,13 +12,14 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import pandas as pd
 
 from dara.analysis.crossing import HOLD
 from dara.analysis.summary import median
 
 if TYPE_CHECKING:
     from scipy.stats import CensoredData
+
+    from dara.analysis.view import Mark
 
 Kind = Literal["first", "stable"]
 
@@ -75,49 +76,34 @@ class LogRank:
     reason: str = ""
 
 
-def crossing_times(
-    rows: pd.DataFrame, kind: Kind = "stable", *, key: Sequence[str] = ("seed",), hold: int = HOLD
-) -> CrossingTimes:
-    """Crossing times of runs from their rows in the frame crossings.
+def times_of(marks: Sequence[Mark], kind: Kind) -> CrossingTimes | None:
+    """The marks as censored times, keyed by (seed, repeat); None without a mark.
 
-    A run without a stable crossing, a pending one included, is censored at budget - hold: with this budget no later
-    crossing could be confirmed. Without a first crossing it is censored at the budget. A run that diverged before it
-    crossed is censored where the others are: it did not cross within the budget.
-
-    Args:
-        rows: one row a run, of one method, reward and threshold; any order.
-        kind: which crossing.
-        key: columns that name a run among those of its method.
-        hold: steps that a stable crossing must hold.
+    A run without a crossing (a pending one too) is censored at the last step at which one could have been seen: its
+    budget, less the steps that a stable crossing must hold. A run that diverged before it crossed is censored there as
+    well: it did not cross within the budget. A seed that is not known is -1 and pairs by its place.
 
     Raises:
-        ValueError: no row, two rows with one key, or a crossing beyond its horizon.
+        ValueError: two marks of one seed and repeat, which are runs of different settings, or a crossing after the last
+            step at which one can be seen.
     """
-    if kind not in ("first", "stable"):
-        raise ValueError(f"kind must be 'first' or 'stable' (given: {kind!r})")
-    if rows.empty:
-        raise ValueError("crossing times need the row of at least one run")
-    repeated = rows[rows.duplicated(list(key))]
-    if len(repeated):
-        name = ", ".join(f"{column} {repeated[column].iloc[0]}" for column in key)
-        raise ValueError(f"crossings: two runs with {name}; give the rows of one method, reward and threshold")
-    ordered = rows.sort_values(list(key))
-    horizon = (ordered["budget"] - (hold if kind == "stable" else 0)).clip(lower=0).to_numpy(dtype=np.float64)
-    found = ordered[f"{kind}_step"].astype("float64").to_numpy()
-    crossed = np.isfinite(found)
-    late = np.flatnonzero(crossed & (found > horizon))
-    if len(late):
-        raise ValueError(
-            f"crossings: run {ordered['run_id'].iloc[late[0]]}: {kind}_step {found[late[0]]:g} is later than "
-            f"{horizon[late[0]]:g}, the last step that its budget allows"
-        )
-    names = ordered[list(key)].itertuples(index=False, name=None)
-    return CrossingTimes(
-        keys=tuple(name[0] if len(key) == 1 else name for name in names),
-        steps=tuple(np.where(crossed, found, horizon).tolist()),
-        crossed=tuple(crossed.tolist()),
-        horizon=float(horizon.min()),
-    )
+    rows = {}
+    for place, mark in enumerate(marks):
+        key = (-1, place) if mark.seed is None else (mark.seed, mark.repeat)
+        if key in rows:
+            raise ValueError(f"crossings: two runs with seed {key[0]}, repeat {key[1]}; give the runs of one setting")
+        horizon = max(0, mark.budget - (HOLD if kind == "stable" else 0))
+        if mark.step is not None and mark.step > horizon:
+            raise ValueError(
+                f"crossings: seed {key[0]}: the {kind} crossing at step {mark.step} is later than {horizon}, the last "
+                "step that its budget allows"
+            )
+        crossed = mark.step is not None
+        rows[key] = (float(mark.step if crossed else horizon), crossed, horizon)
+    if not rows:
+        return None
+    steps, reached, horizons = zip(*(rows[key] for key in sorted(rows)), strict=True)
+    return CrossingTimes(tuple(sorted(rows)), steps, reached, float(min(horizons)))
 
 
 def kaplan_meier(times: CrossingTimes) -> Survival:

@@ -101,17 +101,18 @@ class TransformersSampler:
         mask = [[0] * (width - len(request.tokens)) + [1] * len(request.tokens) for request in requests]
         rooms = [request.max_new_tokens for request in requests]
         config = GenerationConfig(
-            do_sample=False,  # the drawing is done by _Draw
+            do_sample=False,  # where there is a temperature, the drawing is done by _Draw
             max_new_tokens=max(rooms),
             eos_token_id=self._text.end_tokens,
             pad_token_id=pad,
         )
+        draw = [_draw(sampling, [request.seed for request in requests])] if sampling.temperature else []
         with torch.inference_mode(), one_thread():
             tokens = self._model.generate(
                 input_ids=torch.tensor(ids),
                 attention_mask=torch.tensor(mask),
                 generation_config=config,
-                logits_processor=LogitsProcessorList([_draw(sampling, [request.seed for request in requests])]),
+                logits_processor=LogitsProcessorList(draw),
                 stopping_criteria=StoppingCriteriaList([_rooms(width, rooms, self._text.end_tokens, tell)]),
             )[:, width:]
         tell(0, len(requests))
@@ -129,11 +130,14 @@ class TransformersSampler:
 
         inputs = self._encode(prompts, sampling.max_response_tokens)
         width = inputs["input_ids"].shape[1]
+        random = {
+            "do_sample": True,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": 0,  # off; left out, it would be 50
+        }
         config = GenerationConfig(
-            do_sample=True,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=0,  # off; left out, it would be 50
+            **(random if sampling.temperature else {"do_sample": False}),
             max_new_tokens=sampling.max_response_tokens,
             num_return_sequences=samples,
             eos_token_id=self._text.end_tokens,

@@ -1,39 +1,53 @@
-"""The claims of the paper, as data: what each says, where it is measured, and by which rule it is judged."""
+"""The claims of the paper, as data: what each says, for which methods, where it is measured, and how it is judged.
+
+Numbers in statements are the authors': percent, and steps of training. Sources: the paper's abstract, its project page
+and its result files (docs/published.md).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+from dara.analysis.names import BASELINE, DARA
 from dara.report import measures
-from dara.report.evidence import Evidence
 from dara.report.measures import Comparison
-from dara.report.verdicts import RULES, Judgement, overall
+from dara.report.sources import Sources
+from dara.report.verdicts import RULES, Judgement, Rule, overall
+
+FIRST = "First training step whose mean format reward is at least 0.8."
+STABLE = "Stable crossing of the length reward: the mean of 10 steps, held for 20 more."
+GROUPS = ("grpo", BASELINE, *DARA)
+"""The methods of the experiment on group sizes."""
 
 
 @dataclass(frozen=True)
 class Claim:
     """A claim of the paper.
 
-    id: a name for links; statement: what the paper says, in a sentence; experiment: where it is tested (empty: in all);
-    number: how it is measured; files: what it is computed from, our frames first and then the published file; rule: a
-    key of RULES; measure: makes the comparisons, also where there are no runs.
+    id: a name for links; statement: what the paper asserts, with its numbers; experiment: where it is tested; methods:
+    those that it names, each with a verdict of its own; baselines: what they are compared with; rule: a key of RULES;
+    number: how it is measured; measure: makes the comparisons, also where there are no runs.
     """
 
     id: str
     statement: str
     experiment: str
+    methods: tuple[str, ...]
+    baselines: tuple[str, ...]
+    rule: Rule
     number: str
-    files: tuple[str, ...]
-    rule: str
-    measure: Callable[[Evidence], list[Comparison]]
+    measure: Callable[[Sources, Claim], list[Comparison]]
 
 
 @dataclass(frozen=True)
 class Result:
-    """A claim with its comparisons and the verdict on it."""
+    """What a claim says of one method: its comparisons, and the verdict on it."""
 
     claim: Claim
+    method: str
+    label: str
     comparisons: list[Comparison]
     judgement: Judgement
 
@@ -43,132 +57,247 @@ class Result:
         return RULES[self.claim.rule]
 
 
-def assess(evidence: Evidence) -> list[Result]:
-    """Every claim with its comparisons and its verdict, in the order of CLAIMS."""
+def assess(sources: Sources) -> list[Result]:
+    """Every claim for every method that it names, in the order of CLAIMS."""
     results = []
     for claim in CLAIMS:
-        comparisons = claim.measure(evidence)
-        results.append(Result(claim, comparisons, overall([found.judgement for found in comparisons])))
+        found = claim.measure(sources, claim)
+        for method in claim.methods:
+            mine = [comparison for comparison in found if comparison.method == method]
+            judgement = overall([comparison.judgement for comparison in mine])
+            results.append(Result(claim, method, sources.label(method), mine, judgement))
     return results
 
 
-FIRST_STEP = "First training step whose mean format reward is at least 0.8, against the baseline over common seeds."
-STABLE_STEP = (
-    "Stable crossing of the length reward (mean of 10 steps, held for 20 more) against GDPO over common seeds. In the "
-    "paper one run a method, so without an interval."
-)
-LAST_SCORE = (
-    "At the last checkpoint that all runs of both methods have, in percent; the difference in percentage points."
-)
+def _score(metric: str, at: int, number: str) -> dict[str, object]:
+    """How a held-out score at a step of the paper is measured."""
+    return {"number": f"{number} at step {at}, in percent.", "measure": partial(measures.scores, metric=metric, at=at)}
+
+
+_FORMAT = {"number": FIRST, "measure": partial(measures.steps, kind="first", level=("format", 0.8))}
 
 CLAIMS = (
     Claim(
         "format-gdpo",
-        "The sparse format reward is learned in fewer steps with DARA than with GDPO.",
+        "High format compliance in up to 26 % fewer training steps than GDPO: 14 (DARA-Asym) and 15 (DARA-Sym) "
+        "against 19.",
         "tool_main",
-        FIRST_STEP,
-        ("crossings.csv (first_step)", "first_steps.csv"),
-        "differs",
-        lambda evidence: measures.first_steps(evidence, "gdpo"),
+        DARA,
+        (BASELINE,),
+        "less",
+        **_FORMAT,
     ),
     Claim(
         "format-grpo",
-        "The sparse format reward is learned in fewer steps with DARA than with GRPO.",
+        "The same in fewer steps than GRPO, which needs 34.",
         "tool_main",
-        FIRST_STEP,
-        ("crossings.csv (first_step)", "first_steps.csv"),
-        "differs",
-        lambda evidence: measures.first_steps(evidence, "grpo"),
+        DARA,
+        ("grpo",),
+        "less",
+        **_FORMAT,
     ),
     Claim(
-        "format-share",
-        "As many runs learn the format within the planned steps with DARA as with GDPO or GRPO.",
+        "format-60",
+        "At step 60 DARA leads in Average Format: 96.0 (DARA-Asym) and 96.1 (DARA-Sym) against 88.1 (GDPO) and 74.7 "
+        "(GRPO).",
         "tool_main",
-        "Runs whose format reward reaches 0.8 in some step, of the runs there are, with Wilson's interval in percent.",
-        ("crossings.csv (first_step)", "first_steps.csv"),
-        "share",
-        measures.shares,
+        DARA,
+        (BASELINE, "grpo"),
+        "more",
+        **_score("average_format", 60, "Average Format"),
+    ),
+    Claim(
+        "tool-format",
+        "At the end it is competitive in Average Format: 97.9 (DARA-Asym) and 97.6 (DARA-Sym) against 97.1 (GDPO).",
+        "tool_main",
+        DARA,
+        (BASELINE,),
+        "not_worse",
+        **_score("average_format", 100, "Average Format"),
     ),
     Claim(
         "tool-accuracy",
-        "DARA's average accuracy in tool calling is not worse at an equal number of steps.",
+        "At the end it is competitive in Average Accuracy: 50.6 (DARA-Asym) and 51.2 (DARA-Sym) against 50.4 (GDPO).",
         "tool_main",
-        LAST_SCORE,
-        ("checkpoint_scores.csv (average_accuracy)", "tool_step100.csv"),
+        DARA,
+        (BASELINE,),
         "not_worse",
-        lambda evidence: measures.accuracies(evidence, "tool_main"),
-    ),
-    Claim(
-        "length-99",
-        "In math, 99 % of the responses keep the length limit after fewer steps with DARA than with GDPO.",
-        "math_main",
-        STABLE_STEP,
-        ("crossings.csv (stable_step)", "thresholds.csv"),
-        "differs",
-        lambda evidence: measures.stable_steps(evidence, (0.99,)),
-    ),
-    Claim(
-        "length-90",
-        "Lower levels of length compliance, 90 and 95 %, are reached in fewer steps too.",
-        "math_main",
-        STABLE_STEP,
-        ("crossings.csv (stable_step)", "thresholds.csv"),
-        "differs",
-        lambda evidence: measures.stable_steps(evidence, (0.9, 0.95)),
-    ),
-    Claim(
-        "math-accuracy",
-        "DARA's accuracy in math is not worse at an equal number of steps.",
-        "math_main",
-        LAST_SCORE,
-        ("checkpoint_scores.csv (acc)", "math_step50.csv"),
-        "not_worse",
-        lambda evidence: measures.accuracies(evidence, "math_main"),
+        **_score("average_accuracy", 100, "Average Accuracy"),
     ),
     Claim(
         "group-density",
-        "Larger groups make the sparse reward denser, for every method.",
+        "Larger groups make the sparse format reward denser, for every method.",
         "group_size",
-        f"Mean density of format over the first {measures.DENSITY_STEPS} steps, largest minus smallest group size, "
-        "over common seeds. The paper's are its medians at steps 1 and 5, averaged.",
-        ("training_curves.csv (density/format)", "group_size_densities.csv"),
-        "differs",
+        GROUPS,
+        (),
+        "more",
+        f"Mean density of format over the first {measures.DENSITY_STEPS} steps, largest minus smallest group size.",
         measures.group_densities,
     ),
     Claim(
-        "fixed-weights",
-        "DARA's adaptive weights do as well as a fixed weight of 5, or better.",
-        "fixed_weight",
-        f"Share of responses that are correct and short enough (Joint). {LAST_SCORE}",
-        ("checkpoint_scores.csv (joint)", "fixed_weights.csv"),
+        "group-steps",
+        "Larger groups reach a format of 0.8 earlier.",
+        "group_size",
+        GROUPS,
+        (),
+        "less",
+        f"{FIRST} Largest minus smallest group size.",
+        measures.group_steps,
+    ),
+    Claim(
+        "group-every",
+        "DARA reaches a format of 0.8 earlier than GRPO and GDPO at every group size.",
+        "group_size",
+        DARA,
+        (BASELINE, "grpo"),
+        "less",
+        **_FORMAT,
+    ),
+    Claim(
+        "third-reward",
+        "With a third reward GDPO loses format (97.1 to 94.4) and DARA keeps it: 96.9 (DARA-Asym) and 97.4 (DARA-Sym).",
+        "three_rewards",
+        DARA,
+        (BASELINE,),
+        "more",
+        **_score("average_format", 100, "Average Format with three rewards"),
+    ),
+    Claim(
+        "length-99",
+        "Near-saturated length compliance, 99 %, in up to 65 % fewer steps than GDPO: 66 and 56 (DARA-Asym), 59 and 50 "
+        "(DARA-Sym) against 111 and 142.",
+        "math_main",
+        DARA,
+        (BASELINE,),
+        "less",
+        STABLE,
+        partial(measures.steps, kind="stable", level=("length", 0.99)),
+    ),
+    *(
+        Claim(
+            f"length-{level:.0%}".removesuffix("%"),
+            f"At moderate thresholds the methods differ little: {level:.0%} after {steps}.",
+            "math_main",
+            DARA,
+            (BASELINE,),
+            "little",
+            STABLE,
+            partial(measures.steps, kind="stable", level=("length", level)),
+        )
+        for level, steps in (
+            (0.8, "20 to 26 steps with all three"),
+            (0.9, "37 or 38 steps with DARA, 42 and 39 with GDPO"),
+        )
+    ),
+    Claim(
+        "math-accuracy-asym",
+        "At step 50 DARA-Asym is competitive in accuracy: 45.8, 60.3 and 58.3 against 44.1, 60.8 and 57.5 (GDPO).",
+        "math_main",
+        ("dara_asym",),
+        (BASELINE,),
         "not_worse",
-        measures.fixed_weights,
+        **_score("acc", 50, "Acc"),
     ),
     Claim(
-        "energy-sym",
-        "While its cap does not bind, DARA-Sym gives every active reward the same energy: the ratio is 1.",
-        "",
-        "Smallest over largest energy of the contributions, at steps at which every reward is active.",
-        ("energies.csv (contributed_pos + contributed_neg)", "energy_ratios.csv"),
-        "exact",
-        measures.balanced_energy,
+        "math-accuracy-sym",
+        "DARA-Sym pays for its shorter responses with accuracy on two of three models: 58.8 and 56.0 against 60.8 "
+        "and 57.5 "
+        "(GDPO), 44.4 against 44.1 on the third.",
+        "math_main",
+        ("dara_sym",),
+        (BASELINE,),
+        "less",
+        **_score("acc", 50, "Acc"),
     ),
     Claim(
-        "energy-asym",
-        "The energy of DARA-Asym lies between that of GDPO and that of DARA-Sym.",
-        "",
-        "Energy E of a reward's z-scores, its weight w: the contributions of DARA-Asym have an energy in [E, w² E].",
-        ("energies.csv (contributed_pos + contributed_neg, weight)",),
-        "exact",
-        measures.bounded_energy,
+        "exceed",
+        "At step 50 fewer responses exceed the limit: 8.2, 4.4 and 3.7 (DARA-Asym), 5.2, 1.7 and 1.1 (DARA-Sym) "
+        "against 8.7, "
+        "7.6 and 6.8 (GDPO).",
+        "math_main",
+        DARA,
+        (BASELINE,),
+        "less",
+        **_score("exceed", 50, "Exceed"),
     ),
     Claim(
-        "energy-density",
-        "A reward's energy is B π (G − 1): half the density, half the energy.",
-        "",
-        "Energy of the z-scores of B groups of G responses, of which the share π is active, at each step of each run.",
-        ("energies.csv (energy_pos + energy_neg, density), training_curves.csv (groups)",),
-        "exact",
-        measures.energy_of_density,
+        "joint-asym",
+        "DARA-Asym has the better trade-off: more responses are right and short enough (Joint), 45.1, 59.7 and 57.8 "
+        "against "
+        "43.5, 59.2 and 56.5 (GDPO).",
+        "math_main",
+        ("dara_asym",),
+        (BASELINE,),
+        "more",
+        **_score("joint", 50, "Joint"),
+    ),
+    Claim(
+        "joint-sym",
+        "DARA-Sym trades accuracy for length, so that Joint differs little: 44.1, 58.5 and 55.8 against 43.5, 59.2 "
+        "and 56.5.",
+        "math_main",
+        ("dara_sym",),
+        (BASELINE,),
+        "little",
+        **_score("joint", 50, "Joint"),
+    ),
+    Claim(
+        "held-out",
+        "Held-out Exceed falls to 5 % at step 50 with DARA, and at step 70 with GDPO.",
+        "math_main",
+        DARA,
+        (BASELINE,),
+        "less",
+        "First evaluated checkpoint whose Exceed is at most 5 %.",
+        partial(measures.checkpoints, level=("exceed", 0.05)),
+    ),
+    Claim(
+        "fixed-accuracy",
+        "A fixed weight of 5 costs accuracy: 46.8 (Static-Asym) against 48.0 (DARA-Asym), 46.0 (Static-Sym) against "
+        "46.7 "
+        "(DARA-Sym).",
+        "fixed_weight",
+        DARA,
+        ("static_asym", "static_sym"),
+        "more",
+        **_score("acc", 100, "Acc"),
+    ),
+    Claim(
+        "fixed-joint",
+        "A fixed weight of 5 costs Joint: 46.7 against 47.8 (DARA-Asym), 46.0 against 46.7 (DARA-Sym).",
+        "fixed_weight",
+        DARA,
+        ("static_asym", "static_sym"),
+        "more",
+        **_score("joint", 100, "Joint"),
+    ),
+    Claim(
+        "extended-exceed",
+        "After longer training DARA-Asym still exceeds the limit less often than GRPO: 0.25 and 0.94 against 0.70 "
+        "and 1.86.",
+        "extended",
+        ("dara_asym",),
+        ("grpo",),
+        "less",
+        **_score("exceed", 100, "Exceed"),
+    ),
+    Claim(
+        "extended-accuracy",
+        "After longer training its accuracy is competitive with GRPO's: 62.2 and 64.2 against 63.0 and 64.8.",
+        "extended",
+        ("dara_asym",),
+        ("grpo",),
+        "not_worse",
+        **_score("acc", 100, "Acc"),
+    ),
+    Claim(
+        "gradients",
+        "Equal energies mean that the rewards' gradients fluctuate equally (appendix).",
+        "math_main",
+        ("dara_sym",),
+        (BASELINE,),
+        "little",
+        "The gradient of each reward on its own, over batches.",
+        partial(measures.untested, reason="runs log the norm of the whole gradient, not that of each reward"),
     ),
 )

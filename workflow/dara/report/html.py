@@ -18,11 +18,13 @@ from dara.analysis.published import read_published
 from dara.config import Experiment
 from dara.dag import Workflow
 from dara.files import write_atomically
-from dara.report.claims import Result, assess
-from dara.report.evidence import Evidence
+from dara.report.checks import run_checks
+from dara.report.claims import CLAIMS, Result, assess
+from dara.report.measures import other_methods
 from dara.report.pieces import Figure, MarkdownTable, caption, read_figure, read_table
 from dara.report.provenance import Run, runs_of
-from dara.report.verdicts import OVERALL, Verdict
+from dara.report.sources import Sources
+from dara.report.verdicts import COMMON, OF_CLAIMS, RULES, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -74,17 +76,23 @@ def write_report(flow: Workflow, out: Path) -> None:
         ValueError: a frame, the published numbers, a manifest, a table or a response breaks its form.
     """
     frames = FrameFiles(flow.paths.frames)
-    published = read_published(flow.root / "results" / "published" / "data")
-    experiments = flow.published.experiments
+    published, experiments = read_published(flow.paths.published / "data"), flow.published.experiments
+    preset, methods = flow.configuration.preset.preset, flow.configuration.methods
+    sources = Sources.of(frames, flow.outputs.experiments, published, experiments, methods, preset)
     runs = runs_of(flow, frames["runs"])
-    results = assess(Evidence(frames, published, flow.configuration.methods))
+    results = assess(sources)
     context = {
-        "preset": flow.configuration.preset.preset,
+        "preset": preset,
         "results": flow.paths.root.as_posix(),
-        "claims": results,
-        "counts": _counts(results),
+        "claims": [(claim, [result for result in results if result.claim is claim]) for claim in CLAIMS],
+        "counts": {
+            verdict.value: sum(found.judgement.verdict is verdict for found in results) for verdict in OF_CLAIMS
+        },
+        "checks": run_checks(sources),
+        "other_methods": other_methods(sources),
         "untested": _untested(flow, results, runs),
-        "overall": OVERALL,
+        "common": COMMON,
+        "rules": RULES,
         "sections": [_section(flow, name, experiments) for name in flow.configuration.preset.experiments],
         "others": _others(flow, experiments),
         "runs": runs,
@@ -196,20 +204,13 @@ def _others(flow: Workflow, published: Published) -> list[Section]:
     return found
 
 
-def _counts(results: list[Result]) -> dict[str, int]:
-    """How many claims have each verdict."""
-    counts = Counter(result.judgement.verdict for result in results)
-    return {verdict.value: counts[verdict] for verdict in Verdict}
-
-
 def _untested(flow: Workflow, results: list[Result], runs: list[Run]) -> list[str]:
     """What this preset says nothing about, in sentences."""
-    found = []
-    for result in results:
-        for reason, count in Counter(
-            made.judgement.reason for made in result.comparisons if made.judgement.verdict is Verdict.NOT_TESTED
-        ).items():
-            found.append(f"“{result.claim.statement}” ({count} of {len(result.comparisons)} comparisons): {reason}.")
+    found = [
+        f"{result.label}: “{result.claim.statement}” {result.judgement.reason}."
+        for result in results
+        if result.judgement.verdict is Verdict.NOT_TESTED
+    ]
     files = sorted((flow.configuration.directory / "experiments").glob("*.yaml"))
     absent = [file.stem for file in files if file.stem not in flow.configuration.preset.experiments]
     if absent:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from dara.analysis.compare import Difference
 from dara.analysis.intervals import LEVEL
-from dara.analysis.paired import PairedDifference
 
 
 class Verdict(StrEnum):
-    """What our runs say about a claim."""
+    """What our runs say about a claim, the worst for it first; and about a difference that nobody claimed."""
 
-    REPRODUCED = "reproduced"
     NOT_REPRODUCED = "not reproduced"
-    NOT_TESTED = "not tested at this scale"
+    PARITY = "parity"
+    NOT_DECIDABLE = "not decidable at this n"
+    REPRODUCED = "reproduced"
+    NOT_TESTED = "not tested"
+    LOWER = "lower"
+    HIGHER = "higher"
+
+
+OF_CLAIMS = tuple(Verdict)[:5]
+"""The verdicts that a claim can have, in the order in which one comparison decides for all."""
 
 
 class Judgement(NamedTuple):
@@ -25,84 +34,70 @@ class Judgement(NamedTuple):
     reason: str
 
 
-PAIRS = 3
-"""Pairs of runs that a verdict on a difference needs: with two, the t interval is wide enough for anything."""
+Rule = Literal["less", "more", "little", "not_worse", "either"]
 
-MARGIN = 0.02
-"""How much lower a score may be and still count as not worse."""
+PAIRS = 3
+"""Pairs of runs that an interval over seeds needs: with two, Student's t is wide enough for anything."""
+
+SCORE_MARGIN = 0.02
+"""A difference of scores that counts as none: two percentage points."""
+
+STEP_MARGIN = 0.2
+"""The same of steps and densities, as a share of the baseline's; the speed-ups that the paper claims are 26 to 65 %."""
 
 TOLERANCE = 1e-4
 """Relative deviation that still counts as equal where a formula holds up to the 1e-6 in the z-score."""
 
-_PAIRED = f"over pairs of runs with the same seed, at least {PAIRS} of them"
-RULES = {
-    "differs": (
-        f"Reproduced: {_PAIRED}, the mean difference has the claimed sign and its {100 * LEVEL:g} % Student's t "
-        "interval excludes 0. A run that does not get there counts as the last step at which that could be seen."
+_INTERVAL = f"the {100 * LEVEL:g} % interval of the mean difference"
+_DIFFERS = (
+    f"Reproduced: {_INTERVAL} lies on the claimed side of 0. Not reproduced: it lies on the other side. Parity: it "
+    "contains 0 and lies within the margin. Else not decidable at this n."
+)
+RULES: dict[Rule, str] = {
+    "less": _DIFFERS,
+    "more": _DIFFERS,
+    "little": (
+        f"Reproduced: {_INTERVAL} lies within the margin. Not reproduced: it excludes 0 and its middle is beyond the "
+        "margin. Else not decidable at this n."
     ),
     "not_worse": (
-        f"Reproduced: {_PAIRED}, the {100 * LEVEL:g} % Student's t interval of the mean difference lies above "
-        f"−{100 * MARGIN:g} percentage points. That the interval contains 0 is not enough: few runs always manage that."
+        f"Reproduced: {_INTERVAL} lies above minus the margin; that it contains 0 is not enough, because few runs "
+        "always manage that. Not reproduced: it lies below 0 and reaches below minus the margin. Else not decidable "
+        "at this n."
     ),
-    "share": (
-        f"Reproduced: with at least {PAIRS} runs of each method, the share of runs that get there is not smaller than "
-        "the baseline's."
-    ),
-    "exact": (
-        f"Reproduced: it holds at every step of every run, up to a relative deviation of {TOLERANCE:g} (the z-score "
-        "divides by the deviation + 1e-6)."
+    "either": (
+        f"Lower or higher: {_INTERVAL} excludes 0. Parity: it contains 0 and lies within the margin. Else not "
+        "decidable "
+        "at this n."
     ),
 }
 """How a comparison is judged; by the name that a claim gives."""
 
-OVERALL = (
-    "A claim is reproduced where all of its comparisons that could be made are, not reproduced where one of them is "
-    "not, and not tested at this scale where none could be made."
+COMMON = (
+    f"Differences are over pairs of runs with the same seed, with Student's t interval; with fewer than {PAIRS} pairs "
+    "nothing is decidable. Where there is one run a method, as in the paper, a score has the bootstrap interval over "
+    "the questions of that pair, and a verdict by it says so; a crossing has none. A run that does not cross counts as "
+    f"the last step at which a crossing could be seen. Margins: {100 * SCORE_MARGIN:g} percentage points of scores, "
+    f"{100 * STEP_MARGIN:g} % of the baseline's steps or density. A claim has one verdict for each method that it "
+    "names: that of its worst comparison (not reproduced, parity, not decidable, reproduced), of those that could be "
+    "made."
 )
 
 
-def judge_difference(pairs: PairedDifference, sign: int) -> Judgement:
-    """The rule `differs`: the claim is that the mean difference is below 0 (sign -1) or above it (sign 1)."""
-    if pairs.n < PAIRS or pairs.interval is None:
-        return _too_few(pairs.n)
-    low, high = pairs.interval.low, pairs.interval.high
-    if low <= 0 <= high:
-        if pairs.mean == 0:
-            return Judgement(Verdict.NOT_REPRODUCED, "there is no difference")
-        direction = "the claimed sign" if pairs.mean * sign > 0 else "the opposite sign"
-        return Judgement(Verdict.NOT_REPRODUCED, f"undecided: {direction}, and the interval contains 0")
-    if pairs.mean * sign < 0:
-        return Judgement(Verdict.NOT_REPRODUCED, "the opposite: the interval excludes 0 on the other side")
-    return Judgement(Verdict.REPRODUCED, "the claimed sign, and the interval excludes 0")
-
-
-def judge_not_worse(pairs: PairedDifference) -> Judgement:
-    """The rule `not_worse`, of scores as fractions of which more is better."""
-    if pairs.n < PAIRS or pairs.interval is None:
-        return _too_few(pairs.n)
-    margin = f"−{100 * MARGIN:g} points"
-    if pairs.interval.low > -MARGIN:
-        return Judgement(Verdict.REPRODUCED, f"the interval lies above {margin}")
-    if pairs.interval.high < 0:
-        return Judgement(Verdict.NOT_REPRODUCED, f"lower: the interval is below 0 and reaches below {margin}")
-    return Judgement(Verdict.NOT_REPRODUCED, f"undecided: the interval contains 0 and reaches below {margin}")
-
-
-def judge_share(reached: int, runs: int, baseline_reached: int, baseline_runs: int) -> Judgement:
-    """The rule `share`: `reached` of `runs` against those of the baseline."""
-    fewest = min(runs, baseline_runs)
-    if fewest < PAIRS:
-        return Judgement(Verdict.NOT_TESTED, f"{fewest} {_plural('run', fewest)} of a method; the rule needs {PAIRS}")
-    if reached + baseline_reached == 0:
-        return Judgement(Verdict.NOT_TESTED, "no run of either method gets there in the planned steps")
-    # Compared as products, since 2/3 and 4/6 need not be equal as floats.
-    if reached * baseline_runs < baseline_reached * runs:
-        return Judgement(Verdict.NOT_REPRODUCED, "a smaller share gets there")
-    return Judgement(Verdict.REPRODUCED, "the share is not smaller")
+def judge(rule: Rule, found: Difference, margin: float) -> Judgement:
+    """Judge a difference method - baseline by a rule; `margin` is in its unit."""
+    if math.isnan(found.value):
+        return Judgement(Verdict.NOT_TESTED, "no pair of runs to compare here")
+    if found.over == "seeds" and found.pairs < PAIRS:
+        return Judgement(
+            Verdict.NOT_DECIDABLE, f"{_side(rule, found.value)}; {_pairs(found.pairs)}, {PAIRS} are needed"
+        )
+    verdict, reason = _BY_INTERVAL[rule](found, margin, rule)
+    return Judgement(verdict, f"{reason} (over questions, one run each)" if found.over == "questions" else reason)
 
 
 def judge_exact(worst: float, steps: int) -> Judgement:
-    """The rule `exact`: `worst` is the largest relative deviation over `steps` values."""
+    """Judge a formula: `worst` is the largest relative deviation over `steps` values."""
     if steps == 0:
         return Judgement(Verdict.NOT_TESTED, "no step to check it at")
     if worst <= TOLERANCE:
@@ -111,22 +106,74 @@ def judge_exact(worst: float, steps: int) -> Judgement:
 
 
 def overall(judgements: Sequence[Judgement]) -> Judgement:
-    """The verdict on a claim from those on its comparisons."""
-    tested = [verdict for verdict, _ in judgements if verdict is not Verdict.NOT_TESTED]
+    """The verdict on a claim from those on its comparisons: the worst of those that could be made."""
+    tested = [found for found in judgements if found.verdict is not Verdict.NOT_TESTED]
     if not tested:
-        reasons = list(dict.fromkeys(reason for _, reason in judgements))
+        reasons = dict.fromkeys(reason for _, reason in judgements)
         return Judgement(Verdict.NOT_TESTED, "; ".join(reasons))
-    good = sum(verdict is Verdict.REPRODUCED for verdict in tested)
-    verdict = Verdict.REPRODUCED if good == len(tested) else Verdict.NOT_REPRODUCED
-    failed = dict.fromkeys(reason for verdict, reason in judgements if verdict is Verdict.NOT_REPRODUCED)
-    parts = [f"{good} of {len(tested)} {_plural('comparison', len(tested))}", *failed]
-    untested = len(judgements) - len(tested)
-    return Judgement(verdict, "; ".join([*parts, *([f"{untested} could not be made"] if untested else [])]))
+    worst = min((verdict for verdict, _ in tested), key=OF_CLAIMS.index)
+    if len(judgements) == 1:
+        return judgements[0]
+    counts = [
+        f"{count} {verdict}"
+        for verdict in OF_CLAIMS
+        if (count := sum(found.verdict is verdict for found in judgements))
+    ]
+    return Judgement(worst, f"of {len(judgements)} comparisons {', '.join(counts)}")
 
 
-def _too_few(pairs: int) -> Judgement:
-    return Judgement(Verdict.NOT_TESTED, f"{pairs} {_plural('pair', pairs)} of runs; the rule needs {PAIRS}")
+def _claimed(found: Difference, margin: float, rule: Rule) -> Judgement:
+    if found.low <= 0 <= found.high:
+        return _no_side(found, margin, rule)
+    if (found.high < 0) == (rule == "less"):
+        return Judgement(Verdict.REPRODUCED, "the interval excludes 0 on the claimed side")
+    return Judgement(Verdict.NOT_REPRODUCED, "the opposite: the interval excludes 0 on the other side")
 
 
-def _plural(word: str, count: int) -> str:
-    return word if count == 1 else f"{word}s"
+def _either(found: Difference, margin: float, rule: Rule) -> Judgement:
+    if found.low <= 0 <= found.high:
+        return _no_side(found, margin, rule)
+    return Judgement(Verdict.HIGHER if found.low > 0 else Verdict.LOWER, "the interval excludes 0")
+
+
+def _no_side(found: Difference, margin: float, rule: Rule) -> Judgement:
+    """Judge an interval that contains 0."""
+    if -margin <= found.low and found.high <= margin:
+        return Judgement(Verdict.PARITY, "the interval contains 0 and lies within the margin")
+    reason = f"{_side(rule, found.value)}; the interval contains 0 and reaches beyond the margin"
+    return Judgement(Verdict.NOT_DECIDABLE, reason)
+
+
+def _little(found: Difference, margin: float, rule: Rule) -> Judgement:
+    if -margin <= found.low and found.high <= margin:
+        return Judgement(Verdict.REPRODUCED, "the interval lies within the margin")
+    if not found.low <= 0 <= found.high and abs(found.value) > margin:
+        return Judgement(Verdict.NOT_REPRODUCED, "it differs by more than the margin")
+    return Judgement(Verdict.NOT_DECIDABLE, "the interval reaches beyond the margin")
+
+
+def _not_worse(found: Difference, margin: float, rule: Rule) -> Judgement:
+    if found.low > -margin:
+        return Judgement(Verdict.REPRODUCED, "the interval lies above minus the margin")
+    if found.high < 0:
+        return Judgement(Verdict.NOT_REPRODUCED, "lower: the interval is below 0 and reaches below minus the margin")
+    return Judgement(Verdict.NOT_DECIDABLE, "the interval contains 0 and reaches below minus the margin")
+
+
+_BY_INTERVAL = {"less": _claimed, "more": _claimed, "little": _little, "not_worse": _not_worse, "either": _either}
+
+
+def _side(rule: Rule, value: float) -> str:
+    if rule in ("less", "more"):
+        return (
+            "no difference"
+            if value == 0
+            else "the claimed side"
+            if (value < 0) == (rule == "less")
+            else "the other side"
+        )
+    return "lower" if value < 0 else "higher" if value > 0 else "no difference"
+
+
+def _pairs(count: int) -> str:
+    return f"{count} {'pair' if count == 1 else 'pairs'} of runs"

@@ -14,6 +14,9 @@ ENGINE_METRICS = ("clip_fraction", "kl", "entropy", "grad_norm", "lr")
 """What only the engine knows: share of tokens whose policy ratio is clipped; an estimate of the KL divergence (nats a
 token) between the policy that sampled and the one that is updated; entropy (nats a token); norm of the gradient before
 clipping; learning rate. Each is the mean over the step's optimiser updates."""
+KL_REFERENCE = "kl_reference"
+"""Likewise, in runs with a KL in the loss and only there: its estimate of the KL divergence between the policy that is
+updated and the base model (nats a token), before the coefficient."""
 
 
 def metric_names(rewards: Sequence[str]) -> list[str]:
@@ -38,7 +41,8 @@ def step_metrics(
 
     step: 1-based number of the rollout batch. names: the K rewards. pool_rewards (P, G, K) and pool_lengths (P, G): the
     whole rollout pool, before any group is filtered; lengths in tokens, end token included. output: what the method
-    made of the B groups it was handed. engine: ENGINE_METRICS, exactly. filtered: `filter/*`, where a filter is on.
+    made of the B groups it was handed. engine: ENGINE_METRICS, exactly, and KL_REFERENCE where the loss has a KL.
+    filtered: `filter/*`, where a filter is on.
     Standard deviations have divisor n - 1. An energy is the sum of squares over all responses; that of the
     contributions leaves out those that the method does not keep.
 
@@ -61,7 +65,7 @@ def step_metrics(
     line |= {"groups": groups, "group_size": group_size}
     line["response_length/mean"] = pool_lengths.double().mean().item()
     line["response_length/max"] = int(pool_lengths.max())
-    line |= {name: float(engine[name]) for name in ENGINE_METRICS}
+    line |= {name: float(engine[name]) for name in (*ENGINE_METRICS, KL_REFERENCE) if name in engine}
     return _add(line, {**output.diagnostics, **(filtered or {})})
 
 
@@ -87,5 +91,5 @@ def _check(
         raise ValueError(f"pool_lengths is {tuple(lengths.shape)}; it must be {tuple(rewards.shape[:2])}")
     if z.shape[1:] != rewards.shape[1:]:
         raise ValueError(f"the method's z is {tuple(z.shape)}; it must be (groups, {rewards.shape[1]}, {len(names)})")
-    if set(engine) != set(ENGINE_METRICS):
+    if set(engine) - {KL_REFERENCE} != set(ENGINE_METRICS):
         raise ValueError(f"the engine's metrics are {sorted(engine)}; they must be {sorted(ENGINE_METRICS)}")

@@ -50,7 +50,7 @@ def record_step(
 ) -> Divergence | None:
     """Add a completed step to the record and to metrics.jsonl, unless it is the one in which the run diverged.
 
-    engine: metrics.ENGINE_METRICS of the step. seconds: wall-clock time of the step.
+    engine: the engine's metrics of the step, see step_metrics. seconds: wall-clock time of the step.
     """
     step = record.steps + 1
     line = step_metrics(

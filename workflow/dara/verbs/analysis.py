@@ -31,6 +31,7 @@ def analyse(arguments: argparse.Namespace) -> None:
         flow.plan.experiments,
         {name: experiment.thresholds for name, experiment in flow.configuration.experiments.items()},
         {name: {one.name: steps for one, steps in asked.items()} for name, asked in flow.plan.evaluations.items()},
+        {name: experiment.score_steps for name, experiment in flow.configuration.experiments.items()},
         flow.paths.frames,
     )
 

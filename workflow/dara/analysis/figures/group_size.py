@@ -18,9 +18,9 @@ from dara.analysis.figures.look import (
     step_axis,
     styled,
 )
+from dara.analysis.names import headline_threshold
 from dara.analysis.view import Mark, Setting, View
 
-PAPER_THRESHOLD = 0.8  # the level of the paper's own figure
 OPEN = {"markerfacecolor": "white", "markeredgewidth": 1.0}
 CURVE_HEIGHT, STRIP_HEIGHT = 1.35, 0.75  # inches
 
@@ -30,8 +30,8 @@ def draw(view: View) -> Figure:
     """A panel a setting (model and group size): densities, and under them a strip with a mark a run.
 
     Lines are the middle over runs and bands their quartiles, where the source has them. A mark stands at the first step
-    at which a run's mean reward is at least `PAPER_THRESHOLD` (the lowest threshold where that is none of them), open
-    at the end of the budget where the run did not get there.
+    at which a run's mean reward is at least that of the paper's claim (`headline_threshold`), open at the end of the
+    budget where the run did not get there.
     ValueError where the source has no density of the sparse reward, or the experiment no threshold of it.
     """
     threshold = threshold_of(view)
@@ -72,7 +72,7 @@ def threshold_of(view: View) -> float:
             f"experiment {view.experiment.experiment}: the sparse reward {reward!r} has no thresholds; "
             f"add `thresholds: {{{reward}: [0.8]}}` to the experiment"
         )
-    return PAPER_THRESHOLD if PAPER_THRESHOLD in thresholds else min(thresholds)
+    return headline_threshold(reward, thresholds)
 
 
 def _draw_densities(axes: Axes, view: View, setting: Setting, curves: dict[str, pd.DataFrame]) -> None:

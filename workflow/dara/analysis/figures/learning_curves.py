@@ -19,10 +19,10 @@ from dara.analysis.figures.look import (
     step_axis,
     styled,
 )
+from dara.analysis.names import headline_threshold
 from dara.analysis.view import Setting, View
 from dara.analysis.view_runs import no_numbers
 
-PAPER_THRESHOLD = 0.8  # the level that the paper's own learning curves mark
 QUANTITIES = {"mean reward": "reward/{}/mean", "active-group density": "density/{}"}
 
 Curves = dict[str, dict[Setting, dict[str, pd.DataFrame]]]
@@ -34,8 +34,8 @@ def draw(view: View) -> Figure:
     """Rewards and densities of each setting that has some: one column a reward, a row a quantity.
 
     Where the source has curves of one reward only, its two quantities stand side by side. The middle over runs, with a
-    band where the source has one. A dashed line marks `PAPER_THRESHOLD` where it is one of the reward's thresholds,
-    else the lowest of them. ValueError where the source has no training curve of the experiment's rewards.
+    band where the source has one. A dashed line marks the threshold of the paper's claim (`headline_threshold`).
+    ValueError where the source has no training curve of the experiment's rewards.
     """
     curves = _curves(view)
     if not curves:
@@ -97,15 +97,14 @@ def _draw_setting(
             if metric.startswith("density"):
                 axes.set_ylim(-0.02, 1.03)
             elif view.experiment.thresholds.get(reward):
-                _threshold(axes, view.experiment.thresholds[reward])
+                _threshold(axes, headline_threshold(reward, view.experiment.thresholds[reward]))
             if label == next(iter(quantities)):
                 axes.set_title(where if one_row else f"{reward} reward", loc="left" if one_row else "center")
         of = f" of {rewards[0]}" if one_row else ""
         row[0].set_ylabel(f"{where}\n{label}" if where and not one_row else f"{label}{of}")
 
 
-def _threshold(axes: Axes, thresholds: tuple[float, ...]) -> None:
-    level = PAPER_THRESHOLD if PAPER_THRESHOLD in thresholds else min(thresholds)
+def _threshold(axes: Axes, level: float) -> None:
     axes.axhline(level, color=INK, linewidth=0.8, linestyle="--", zorder=1)
     axes.annotate(
         f"{level:g}", xy=(0.01, level), xycoords=("axes fraction", "data"), xytext=(0, 1.5),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from dara.analysis.compare import PUBLISHED_STEPS, nearest_step
 from dara.analysis.names import BASE, ENGINES
 from dara.analysis.tables.cells import MISSING, number
 from dara.analysis.tables.render import Table
@@ -15,8 +16,6 @@ from dara.analysis.view_runs import no_numbers
 
 PUBLISHED = "published"
 BASE_LABEL = "Base"
-PUBLISHED_STEPS = 100
-"""Steps of the authors' trainings for which they print scores."""
 RAW = ("low", "high", "sd", "n")
 """Raw columns beside the value of each metric: `<metric>_low`, ..."""
 
@@ -35,8 +34,7 @@ def is_published(view: View) -> bool:
 def steps_at(view: View, metrics: Sequence[str], at: int) -> dict[Setting, int | None]:
     """The step to compare at, of each setting that has scores there.
 
-    Of the published that is step `at`. Of ours it is the scored step nearest to it; of a training that is shorter than
-    the authors' `PUBLISHED_STEPS`, nearest to the same share of it. Of two equally near the earlier.
+    Of the published that is step `at`, of ours the `nearest_step`.
 
     Raises:
         ValueError: no setting has one of these metrics at such a step.
@@ -50,8 +48,7 @@ def steps_at(view: View, metrics: Sequence[str], at: int) -> dict[Setting, int |
         scored = [set(view.curve(metric, method, setting).index) for metric in metrics for method in view.methods]
         common = set.intersection(*[found for found in scored if found] or [set()])
         if common:
-            wanted = at * min(1.0, view.budget(setting) / PUBLISHED_STEPS)
-            steps[setting] = min(common, key=lambda step: (abs(step - wanted), step))
+            steps[setting] = nearest_step(common, at, view.budget(setting))
     if not steps:
         where = f"at step {at}" if is_published(view) else "that all methods have at one step"
         raise no_numbers(view, f"score ({', '.join(metrics)}) {where}")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 
 from dara.analysis.intervals import LEVEL
+from dara.analysis.speed_up import SpeedUp
 
 MISSING = "–"
 T_NOTE = (
     f"Interval: {100 * LEVEL:g} % Student's t over seeds (of the mean); none for one seed; [x, x] where all seeds are "
     "equal. It can reach beyond the possible range of the score."
 )
-WILSON_NOTE = f"Interval of the share of runs that got there: {100 * LEVEL:g} % Wilson, over runs."
+WILSON_NOTE = f"Interval of the share of runs that crossed: {100 * LEVEL:g} % Wilson, over runs."
 
 
 def number(value: float | None, digits: int | None = None) -> str:
@@ -34,3 +35,17 @@ def signed(value: float | None) -> str:
     """A difference with its sign: `+4`, `−12.5`, `0`."""
     text = number(value)
     return f"+{text}" if value is not None and math.isfinite(value) and value > 0 else text
+
+
+def saved_text(saved: SpeedUp | None, unknown: str = MISSING) -> str:
+    """Steps saved in percent, `40.5` or `40.5 [12, 60]`; a dash as an end of the interval that the budget leaves open.
+
+    unknown: what stands where it is not estimable.
+    """
+    if saved is None or math.isnan(saved.saved):
+        return unknown
+    text = number(100 * saved.saved, 1)
+    if saved.saved_ends is None:
+        return text
+    low, high = saved.saved_ends
+    return f"{text} [{number(100 * low, 0)}, {number(100 * high, 0)}]"

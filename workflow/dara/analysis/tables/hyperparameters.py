@@ -151,6 +151,8 @@ def _optimisation(task: TaskSettings, matrix: Matrix) -> dict[str, object]:
         "clip_low": optimizer.clip_low,
         "clip_high": optimizer.clip_high,
     }
+    if optimizer.dual_clip is not None:
+        flat["dual_clip"] = optimizer.dual_clip
     if kl.placement != "none":
         flat[f"kl_{'loss' if kl.placement == 'loss' else 'reward'}_coefficient"] = kl.coefficient
     if task.filter:

@@ -1,12 +1,14 @@
-"""Table: held-out scores at the end, and differences of methods, with intervals over seeds and over questions too."""
+"""Table: held-out scores, and differences of methods, with intervals over seeds and over questions too."""
 
 from __future__ import annotations
+
+from itertools import product
 
 import pandas as pd
 
 from dara.analysis.intervals import LEVEL, RESAMPLES
 from dara.analysis.names import SCORES
-from dara.analysis.tables.at_step import each_setting, setting_cells, setting_columns
+from dara.analysis.tables.at_step import setting_cells, setting_columns
 from dara.analysis.tables.cells import MISSING, number
 from dara.analysis.tables.render import Table
 from dara.analysis.view import View
@@ -21,7 +23,7 @@ RAW = (
 
 
 def build(view: View) -> Table:
-    """One row a (setting, score, method), then the differences of methods, all at the last step scored of all runs.
+    """One row a (setting, step, score, method), then the differences of methods.
 
     Raw columns: those of the frame `score_intervals`, scores as fractions.
 
@@ -35,20 +37,18 @@ def build(view: View) -> Table:
     rows = []
     for setting in view.settings:
         here = view.selection.of_setting(frame, setting)
-        for metric, title in SCORES[view.experiment.task].items():
-            rows += [
-                setting_cells(setting) | _row(view, title, found)
-                for found in _ordered(here[here["metric"] == metric], list(view.methods))
-            ]
+        for step, (metric, title) in product(sorted(here["step"].unique()), SCORES[view.experiment.task].items()):
+            shown = here[(here["step"] == step) & (here["metric"] == metric)]
+            rows += [setting_cells(setting) | _row(view, title, found) for found in _ordered(shown, list(view.methods))]
     if not rows:
         raise no_numbers(view, "score at a step that all runs have")
-    columns = ["Score", "Method", "Seeds", "Questions", "Mean (%)", OVER_SEEDS, OVER_BOTH]
+    columns = ["Step", "Score", "Method", "Seeds", "Questions", "Mean (%)", OVER_SEEDS, OVER_BOTH]
     return Table(
         pd.DataFrame(rows),
         f"Held-out scores with intervals over seeds and questions ({view.experiment.experiment})",
-        _notes(view, frame),
+        _notes(view),
         [*setting_columns(view), *columns],
-        numeric=("G", "Seeds", "Questions", "Mean (%)"),
+        numeric=("G", "Step", "Seeds", "Questions", "Mean (%)"),
     )
 
 
@@ -64,6 +64,7 @@ def _row(view: View, title: str, found: dict) -> dict[str, object]:
         method = f"{method} − {view.methods[found['baseline']].label}"
     sign = "+" if found["baseline"] and found["value"] > 0 else ""
     shown = {
+        "Step": str(found["step"]),
         "Score": title,
         "Method": method,
         "Seeds": str(found["n_seeds"]),
@@ -79,16 +80,16 @@ def _ends(low: float, high: float) -> str:
     return MISSING if pd.isna(low) else f"[{number(100 * low, 1)}, {number(100 * high, 1)}]"
 
 
-def _notes(view: RunsView, frame: pd.DataFrame) -> list[str]:
-    steps = {setting: view.selection.of_setting(frame, setting)["step"] for setting in view.settings}
-    last = each_setting(view, {setting: str(found.iloc[0]) for setting, found in steps.items() if len(found)})
+def _notes(view: RunsView) -> list[str]:
+    steps = ", ".join(map(str, view.experiment.score_steps))
+    at = f"At the authors' steps {steps} (of a shorter training at the same share of it), and at" if steps else "At"
     return [
-        f"At the last step of which all completed runs have scores ({last}). In percent, "
+        f"{at} the last step of which all completed runs have scores. In percent, "
         "differences in percentage points (CSV: fractions). Diverged runs are left out.",
         f"{OVER_SEEDS}: {100 * LEVEL:g} % Student's t of the mean over seeds, for these questions; none for one seed.",
         f"{OVER_BOTH}: {100 * LEVEL:g} % hierarchical bootstrap, {RESAMPLES:,} resamples of seeds, then of questions "
         "within their category, the same questions for all seeds; percentiles, so it is too narrow for few seeds (of 3 "
-        "about 86 %, of 5 about 90 % where seeds differ much: docs/statistics.md). None for one seed.",
+        "about 86 %, of 5 about 90 % where seeds differ much: docs/statistics.md). Of one seed: over questions alone.",
         "Differences are taken question by question within each seed that both methods have.",
         *view.notes(),
     ]

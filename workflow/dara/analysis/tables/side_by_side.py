@@ -9,19 +9,15 @@ import numpy as np
 import pandas as pd
 
 from dara.analysis.intervals import LEVEL, RESAMPLES, keyed_generator, percentile_rank, t_interval
-from dara.analysis.names import BASE, BASELINE
+from dara.analysis.names import BASE, BASELINE, HEADLINE
 from dara.analysis.speed_up import speed_up
-from dara.analysis.survival import CrossingTimes, Kind, median_step, median_text
+from dara.analysis.survival import CrossingTimes, median_step, median_text, times_of
 from dara.analysis.tables.cells import MISSING
-from dara.analysis.tables.marks import times_of
 from dara.analysis.tables.pairs import Pair, Value, common_methods, pairs_table
 from dara.analysis.tables.render import Table
 from dara.analysis.tables.score_pairs import score_notes, score_pairs
 from dara.analysis.tables.sources import completed_runs, published_rows, runs_view, with_methods
 from dara.analysis.view import Setting, View
-
-HEADLINE: dict[str, tuple[Kind, float]] = {"format": ("first", 0.8), "length": ("stable", 0.99)}
-"""The crossing behind the paper's claims on a sparse reward: 26 % (format), 41 to 65 % (length)."""
 
 SCORES = {"tool_calling": ({"average_format": "Average Format"}, 100), "math": ({"exceed": "Exceed"}, 50)}
 """Of a task: the held-out score of what the sparse reward asks for, and where it is compared (`steps_at`). All scores

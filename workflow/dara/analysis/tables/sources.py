@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 
@@ -33,14 +32,6 @@ def completed_runs(view: View, setting: Setting, method: str) -> pd.DataFrame:
     selection = runs_view(view).selection
     runs = selection.of_setting(selection.present, setting)
     return runs.loc[(runs["method"] == method) & (runs["outcome"] != "diverged"), ["run_id", *RUN]]
-
-
-def scores_by_seed(view: View, setting: Setting, step: int | None, metric: str, method: str) -> dict[Any, float]:
-    """A score at a step of each completed run, by (seed, repeat)."""
-    scores = runs_view(view).scores
-    scores = scores[(scores["metric"] == metric) & (scores["step"] == step)]
-    merged = completed_runs(view, setting, method).merge(scores[["run_id", "value"]], on="run_id")
-    return {(int(row.seed), int(row.repeat)): float(row.value) for row in merged.itertuples()}
 
 
 def of_experiment(view: View, name: str, rewards: tuple[str, ...]) -> View:

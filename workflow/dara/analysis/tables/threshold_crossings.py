@@ -9,10 +9,9 @@ import pandas as pd
 from dara.analysis.crossing import HOLD, WINDOW
 from dara.analysis.names import BASELINE
 from dara.analysis.speed_up import speed_up
-from dara.analysis.survival import CrossingTimes, median_step, median_text
+from dara.analysis.survival import CrossingTimes, median_step, median_text, times_of
 from dara.analysis.tables.at_step import setting_cells, setting_columns, title_of
-from dara.analysis.tables.cells import MISSING
-from dara.analysis.tables.marks import saved_text, times_of
+from dara.analysis.tables.cells import MISSING, saved_text
 from dara.analysis.tables.render import Table
 from dara.analysis.view import Setting, View, name_of
 from dara.analysis.view_runs import no_numbers

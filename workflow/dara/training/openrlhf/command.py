@@ -147,6 +147,7 @@ def _loss(spec: RunSpec) -> Flags:
         "--actor.policy_loss_type": "ppo",
         "--actor.loss_agg_mode": "token-mean",  # over all tokens of an update, on all GPUs
         "--actor.eps_clip_low_high": (spec.optimizer.clip_low, spec.optimizer.clip_high),
+        **({} if spec.optimizer.dual_clip is None else {"--actor.dual_clip": spec.optimizer.dual_clip}),
         # Given when it is 0 too: that switches the entropy metric on.
         "--actor.entropy_coef": spec.entropy_coefficient,
         # Read for what it asks of the batch (groups, no critic); the run's method makes the advantages.

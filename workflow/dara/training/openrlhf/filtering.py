@@ -53,33 +53,44 @@ class Pool(Generic[G]):
         return np.stack([group.rewards for group in self.groups])
 
 
-def varies(rewards: np.ndarray, criterion: str) -> bool:
+def varies(rewards: np.ndarray, criterion: str, weights: Sequence[float]) -> bool:
     """Whether a group teaches something.
 
-    rewards: (G, K) float64. `sum_varies`: the sum over the K rewards is not the same for all responses, as in the paper
-    (a group in which two rewards vary and cancel is dropped); `any_reward_varies`: one of the rewards is not. Both
-    compare the largest with the smallest value, exactly.
+    rewards: (G, K) float64. weights: K, those of the summed reward. `sum_varies`: the weighted sum is not the same for
+    all responses, as in the paper (a group in which two rewards vary and cancel is dropped); `any_reward_varies`: one
+    of the rewards that have a weight is not. Both compare the largest with the smallest value, exactly.
     """
-    values = rewards.sum(axis=1, keepdims=True) if criterion == "sum_varies" else rewards
+    factors = np.asarray(weights, dtype=np.float64)
+    values = (rewards * factors).sum(axis=1, keepdims=True) if criterion == "sum_varies" else rewards[:, factors != 0]
     return bool((values.max(axis=0) != values.min(axis=0)).any())
 
 
-def next_round(deficit: int, accepted: int, generated: int, world_size: int) -> int:
-    """Prompts of a further round: ceil(deficit / max(acceptance, 0.05) * 1.25), up to a multiple of `world_size`.
+def next_round(
+    deficit: int, accepted: int, generated: int, *, group_size: int, world_size: int, candidates: int
+) -> int:
+    """Prompts of a further round: ceil(deficit / max(acceptance, 0.05) * 1.25), no more than `candidates`.
 
-    acceptance is accepted / generated over the rounds before. In exact arithmetic: a float could round 12.000...01 up.
+    acceptance is accepted / generated over the rounds before. At least `group_size`, and up to a multiple of
+    `world_size`. In exact arithmetic: a float could round 12.000...01 up.
     """
     acceptance = max(Fraction(accepted, generated), LOWEST_ACCEPTANCE)
-    return ceil(Fraction(ceil(deficit / acceptance * MARGIN), world_size)) * world_size
+    wanted = max(group_size, ceil(deficit / acceptance * MARGIN))
+    return min(candidates, ceil(Fraction(wanted, world_size)) * world_size)
 
 
 def collect(
-    draw: Callable[[int], Sequence[G]], prompts: int, rule: Filter | None, *, world_size: int = 1, step: str = "a step"
+    draw: Callable[[int], Sequence[G]],
+    prompts: int,
+    rule: Filter | None,
+    weights: Sequence[float],
+    *,
+    world_size: int = 1,
+    step: str = "a step",
 ) -> Pool[G]:
     """The groups of a step: `prompts` of them train.
 
     draw(n): the groups of the next n prompts, in their order. rule: the run's filter; None keeps every group.
-    world_size: GPUs of the actor. step: what to call the step in an error.
+    weights: of the K rewards in their sum. world_size: GPUs of the actor. step: what to call the step in an error.
 
     Raises TooFewGroupsError if fewer than `prompts` groups vary after the last round.
     """
@@ -89,9 +100,16 @@ def collect(
     groups, kept, rounds, size = [], [], 0, rule.candidate_prompts
     while len(kept) < prompts and rounds < rule.max_rounds:
         if rounds:
-            size = next_round(prompts - len(kept), len(kept), len(groups), world_size)
+            size = next_round(
+                prompts - len(kept),
+                len(kept),
+                len(groups),
+                group_size=len(groups[0].rewards),
+                world_size=world_size,
+                candidates=rule.candidate_prompts,
+            )
         new = _drawn(draw, size)
-        kept += [len(groups) + i for i, group in enumerate(new) if varies(group.rewards, rule.criterion)]
+        kept += [len(groups) + i for i, group in enumerate(new) if varies(group.rewards, rule.criterion, weights)]
         groups += new
         rounds += 1
     if len(kept) < prompts:

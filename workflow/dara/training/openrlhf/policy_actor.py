@@ -48,9 +48,9 @@ class DaraActorTrainer(ppo_actor.ActorPPOTrainer):
     def training_step(
         self, experience: Experience, kl_ctl: float, step: int, loss_batch_info: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """OpenRLHF's, with the entropy as the mean over the tokens of this micro-batch, as the other metrics are.
+        """OpenRLHF's, with the means of entropy and loss KL over the micro-batch's tokens, as the other metrics are.
 
-        OpenRLHF's is the micro-batch's part of the update's mean, whose average over m micro-batches is m times too
+        OpenRLHF's are the micro-batch's parts of the update's means, whose average over m micro-batches is m times too
         small.
         """
         info = loss_batch_info or ppo_actor.get_loss_batch_info(
@@ -62,7 +62,8 @@ class DaraActorTrainer(ppo_actor.ActorPPOTrainer):
         )
         status = super().training_step(experience, kl_ctl, step, info)
         part = info["dp_size"] * status["num_action_tokens"] / float(info["batch_num_tokens"])
-        status["metrics"]["entropy_loss"] = status["metrics"]["entropy_loss"] / part
+        for name in ("entropy_loss", *(["kl"] if self.args.algo.kl.use_loss else [])):
+            status["metrics"][name] = status["metrics"][name] / part
         return status
 
 

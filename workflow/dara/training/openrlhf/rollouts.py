@@ -100,6 +100,7 @@ class DaraSamplesGenerator(SamplesGenerator):
             lambda n: self._groups(n, generate_kwargs),
             self.spec.prompts_per_step,
             self.spec.filter,
+            self.spec.reward_weights,
             world_size=self.world_size,
             step=f"step {self.step}",
         )

@@ -19,10 +19,12 @@ import torch
 from dara.files import write_atomically
 from dara.methods import Method
 from dara.runs import run_id
+from dara.specs import RunSpec
 from dara.training import run_files
 from dara.training.advantages import run_method
 from dara.training.deadline import Deadline, OutOfTime
 from dara.training.divergence import Divergence
+from dara.training.metrics import KL_REFERENCE
 from dara.training.openrlhf.checkpoints import MARKER, remove_other_states, state_tag
 from dara.training.openrlhf.experience import DaraExperienceMaker
 from dara.training.openrlhf.labels import Label, consumed
@@ -128,7 +130,7 @@ class DaraTrainer(ppo_trainer.PPOTrainer.__ray_metadata__.modified_class):
         """
         samples, *_ = self.samples_generator.generate_samples(**self.generate_kwargs)
         status, step = self.train_step(samples, self.record.steps)
-        if not is_finite(status):
+        if not is_finite(self.settings.spec, status):
             return Divergence(step, "the loss, the gradient or a weight is not finite")
         began, self._step_began = self._step_began, time.monotonic()
         return self._complete_step(samples, status, self._step_began - began)
@@ -161,8 +163,8 @@ class DaraTrainer(ppo_trainer.PPOTrainer.__ray_metadata__.modified_class):
             pool_lengths=generator.pool_lengths,
             filtered=generator.filter_metrics,
         )
-        engine = {ours: float(status[theirs]) for ours, theirs in METRICS.items()}
-        return record_step(self.settings.spec, self.settings.directory, self.record, rollouts, engine, seconds)
+        spec, directory = self.settings.spec, self.settings.directory
+        return record_step(spec, directory, self.record, rollouts, engine_metrics(spec, status), seconds)
 
     def _checkpoint(self, step: int) -> None:
         """step_<N>, complete once it has this name: the state to resume from is written before, the older goes after.
@@ -183,9 +185,15 @@ class DaraTrainer(ppo_trainer.PPOTrainer.__ray_metadata__.modified_class):
         remove_other_states(settings.output, step)
 
 
-def is_finite(status: dict[str, Any]) -> bool:
+def engine_metrics(spec: RunSpec, status: dict[str, Any]) -> dict[str, float]:
+    """The engine's metrics of a step, from OpenRLHF's status of it."""
+    names = METRICS | ({KL_REFERENCE: "kl"} if spec.kl.placement == "loss" else {})
+    return {ours: float(status[theirs]) for ours, theirs in names.items()}
+
+
+def is_finite(spec: RunSpec, status: dict[str, Any]) -> bool:
     """Whether the loss, the metrics and the weights after a step are numbers."""
-    values = [status["policy_loss"], *(status[name] for name in METRICS.values())]
+    values = [status["policy_loss"], *engine_metrics(spec, status).values()]
     return status["weights_finite"] and all(math.isfinite(value) for value in values)
 
 

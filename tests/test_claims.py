@@ -1,0 +1,391 @@
+"""Verdicts on the paper's claims: each rule with known answers, and made-up runs that say what the paper says, or not."""
+
+import math
+from dataclasses import replace
+from functools import cache
+
+import pandas as pd
+import pytest
+
+from dara.analysis.compare import Difference, compared_pairs
+from dara.analysis.frames import rows_to_frame
+from dara.analysis.intervals import t_interval
+from dara.analysis.published import read_published
+from dara.config import Experiment, MethodEntry
+from dara.loading import load_configuration, load_published, merge, read_yaml
+from dara.report.checks import run_checks
+from dara.report.claims import CLAIMS, assess
+from dara.report.measures import other_methods
+from dara.report.sources import Sources
+from dara.report.verdicts import PAIRS, Judgement, Verdict, judge, judge_exact, overall
+from project import ROOT
+
+GOOD, BAD, OPEN = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.NOT_DECIDABLE
+PARITY, UNTESTED = Verdict.PARITY, Verdict.NOT_TESTED
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "low", "high", "verdict", "reason"),
+    [
+        ("less", -6, -1, GOOD, "the claimed side"),
+        ("more", -6, -1, BAD, "the opposite"),
+        ("less", -30, 2, OPEN, "the claimed side; the interval contains 0 and reaches beyond the margin"),
+        ("more", -30, 2, OPEN, "the other side; the interval contains 0"),
+        ("less", -1, 1, PARITY, "lies within the margin"),
+        ("less", 0, 0, PARITY, "lies within the margin"),
+        ("little", -1, 1, GOOD, "within the margin"),
+        ("little", 0.5, 1.5, GOOD, "within the margin"),
+        ("little", 1, 9, BAD, "differs by more than the margin"),
+        ("little", 0.5, 3, OPEN, "reaches beyond the margin"),
+        ("not_worse", -1.9, 8, GOOD, "above minus the margin"),
+        ("not_worse", -9, -1, BAD, "lower"),
+        ("not_worse", -9, 1, OPEN, "reaches below minus the margin"),
+        ("either", -6, -1, Verdict.LOWER, "excludes 0"),
+        ("either", 1, 6, Verdict.HIGHER, "excludes 0"),
+        ("either", -1, 1, PARITY, "within the margin"),
+        ("either", -9, 1, OPEN, "lower; the interval contains 0"),
+    ],
+)
+def test_a_rule_reads_the_interval(rule, low, high, verdict, reason):
+    found = judge(rule, Difference((low + high) / 2, low, high, PAIRS), margin=2)
+    assert found.verdict is verdict
+    assert reason in found.reason
+
+
+def test_two_pairs_decide_nothing_and_no_pair_tests_nothing():
+    assert judge("less", Difference(-6, -6, -6, 2), 2) == (OPEN, "the claimed side; 2 pairs of runs, 3 are needed")
+    assert judge("less", Difference(-6, math.nan, math.nan, 1), 2).reason.endswith("1 pair of runs, 3 are needed")
+    assert judge("less", Difference(math.nan, math.nan, math.nan, 0), 2).verdict is UNTESTED
+
+
+def test_one_pair_is_judged_over_questions_and_says_so():
+    found = judge("more", Difference(0.05, 0.01, 0.09, 1, "questions"), 0.02)
+    assert found == (GOOD, "the interval excludes 0 on the claimed side (over questions, one run each)")
+
+
+def test_a_formula_needs_a_step():
+    assert [judge_exact(*given).verdict for given in ((1e-6, 9), (2e-4, 9), (0.0, 0))] == [GOOD, BAD, UNTESTED]
+
+
+def test_the_worst_comparison_decides():
+    good, bad, untested = Judgement(GOOD, "a"), Judgement(BAD, "why not"), Judgement(UNTESTED, "no runs")
+    parity, unclear = Judgement(PARITY, "b"), Judgement(OPEN, "c")
+    assert overall([good, untested]) == (GOOD, "of 2 comparisons 1 reproduced, 1 not tested")
+    assert overall([good, bad, parity]) == (BAD, "of 3 comparisons 1 not reproduced, 1 parity, 1 reproduced")
+    assert overall([unclear, parity, good]).verdict is PARITY
+    assert overall([unclear, good]).verdict is OPEN
+    assert overall([bad]) == bad
+    assert overall([untested, untested]) == (UNTESTED, "no runs")
+
+
+# --- claims -----------------------------------------------------------------------------------------------------------
+
+METHODS = load_configuration(ROOT, merge(*(read_yaml(ROOT / "config" / name) for name in
+                                           ("config.yaml", "presets/laptop.yaml"))), []).methods  # fmt: skip
+MINE = MethodEntry(label="Mine", color="#000000")
+PLACES = {
+    "tool_main": ("tool_calling", "format", (4,), ("grpo", "gdpo", "dara_asym", "dara_sym", "mine")),
+    "group_size": ("tool_calling", "format", (4, 8, 16), ("grpo", "gdpo", "dara_asym", "dara_sym")),
+    "three_rewards": ("tool_calling", "format", (4,), ("gdpo", "dara_asym", "dara_sym")),
+    "math_main": ("math", "length", (8,), ("gdpo", "dara_asym", "dara_sym")),
+    "fixed_weight": ("math", "length", (8,), ("dara_asym", "dara_sym", "static_asym", "static_sym")),
+    "extended": ("math", "length", (8,), ("grpo", "dara_asym")),
+}
+"""Experiment -> task, sparse reward, group sizes, methods."""
+
+SAID = {
+    "seeds": (100, 101, 102),
+    "engines": ("trl",),
+    "first": {"grpo": 40, "gdpo": 20, "dara_asym": 15, "dara_sym": 14, "mine": 30},
+    "size": {4: 0, 8: -4, 16: -8},
+    "stable": {0.8: {}, 0.9: {}, 0.99: {"gdpo": 70, "dara_asym": 50, "dara_sym": 40}},
+    "density": {4: 0.05, 8: 0.1, 16: 0.2},
+    "average_accuracy": {},
+    "average_format": {"grpo": 0.75, "gdpo": 0.88, "dara_asym": 0.96, "dara_sym": 0.96, "mine": 0.9},
+    "acc": {"dara_sym": 0.46, "static_asym": 0.45, "static_sym": 0.4},
+    "joint": {"gdpo": 0.43, "dara_asym": 0.46, "dara_sym": 0.43, "static_asym": 0.4, "static_sym": 0.4},
+    "exceed": {"grpo": 0.09, "gdpo": 0.08, "dara_asym": 0.04, "dara_sym": 0.02},
+    "factor": {},
+}
+"""Numbers that say what the paper says; a method that is not named has 40 steps, or a score of 0.5."""
+
+JITTER = {100: -0.001, 101: 0.0, 102: 0.001}
+
+
+@cache
+def published() -> tuple[pd.DataFrame, dict[str, Experiment]]:
+    return read_published(ROOT / "results" / "published" / "data"), load_published(ROOT)
+
+
+def sources(**changes) -> Sources:
+    """The views of made-up runs of every experiment, and of the published numbers."""
+    said = SAID | changes
+    rows = {name: [] for name in ("runs", "training_curves", "checkpoint_scores", "crossings", "energies")}
+    rows["score_intervals"] = []
+    experiments = {}
+    for name, (task, reward, sizes, methods) in PLACES.items():
+        fields = {"question": "?", "task": task, "rewards": ("correctness", reward), "sparse_reward": reward}
+        shown = {"tables": {f"{name}_c": "comparisons", f"{name}_s": "score_intervals"}, "figures": {}}
+        thresholds = {reward: (0.8,) if reward == "format" else (0.8, 0.9, 0.99)}
+        experiments[name] = Experiment(experiment=name, methods=methods, thresholds=thresholds, **fields, **shown)
+        for size in sizes:
+            for engine in said["engines"]:
+                for method in methods:
+                    for seed in said["seeds"]:
+                        add_run(rows, name, engine, size, method, seed, said)
+                add_intervals(rows, name, engine, size, said)
+    frames = {name: rows_to_frame(found, name) for name, found in rows.items()}
+    return Sources.of(frames, experiments, *published(), METHODS | {"mine": MINE}, "made-up")
+
+
+def add_run(rows, experiment, engine, size, method, seed, said) -> None:
+    task, reward, _, _ = PLACES[experiment]
+    run = {"run_id": f"{experiment}-{engine}-{method}-g{size}-s{seed}", "task": task, "model": "tiny", "method": method}
+    run |= {"group_size": size, "seed": seed}
+    state = {"repeat": 0, "steps": 100, "engine": engine, "outcome": "completed", "origin": "trained"}
+    rows["runs"].append({"experiment": experiment} | run | state)
+    for step in (1, 2):
+        density = said["density"].get(size, 0.1) + JITTER[seed]
+        curves = {f"density/{reward}": density, "groups": 32.0}
+        rows["training_curves"] += [run | {"step": step, "metric": m, "value": v} for m, v in curves.items()]
+        for name, pi in {"correctness": 4 * density, reward: density}.items():
+            weight, energy = math.sqrt(4 * density / pi), 32 * pi * (size - 1)
+            factor = {"dara_sym": weight**2, "dara_asym": (1 + weight**2) / 2}.get(method, 1.0)
+            factor *= said["factor"].get(method, 1.0) if name == reward else 1.0
+            row = {"density": pi, "weight": weight, "energy_pos": energy / 2, "energy_neg": energy / 2}
+            row |= {"contributed_pos": energy * factor / 2, "contributed_neg": energy * factor / 2}
+            shares = {"share_before": 0.2, "share_after": {"dara_sym": 0.5, "mine": 0.3}.get(method, 0.2)}
+            rows["energies"].append(run | {"step": step, "reward": name} | row | shares)
+    for threshold in (0.8,) if reward == "format" else (0.8, 0.9, 0.99):
+        first = said["first"].get(method, 40) + said["size"].get(size, 0) + seed % 2
+        stable = said["stable"].get(threshold, {}).get(method, 40)
+        found = {"first_step": first, "stable_step": stable and stable + seed % 2, "budget": 100}
+        found |= {"status": "reached" if stable else "not_reached"}
+        rows["crossings"].append(run | {"reward": reward, "threshold": threshold} | found)
+    scores = {metric: scored(said, metric, method, seed) for metric in METRICS[task]}
+    for metric, value in scores.items():
+        for step, more in ((50, 0.0), (60, 0.0), (100, 0.0)) if metric != "exceed" else ((50, 0.0), (100, -0.05)):
+            score = {
+                "step": step,
+                "benchmark": "b",
+                "metric": metric,
+                "value": max(value + more, 0),
+                "n_questions": 100,
+            }
+            rows["checkpoint_scores"].append(run | score)
+
+
+METRICS = {"tool_calling": ("average_accuracy", "average_format"), "math": ("acc", "joint", "exceed")}
+
+
+def scored(said, metric, method, seed) -> float:
+    return said[metric].get(method, 0.5) + JITTER[seed] * (1 if method == "gdpo" else 0.9)
+
+
+def add_intervals(rows, experiment, engine, size, said) -> None:
+    """The rows of score_intervals, differences over seeds (of one seed, over questions: a point or less)."""
+    task, _, _, methods = PLACES[experiment]
+    for method, baseline in compared_pairs(methods):
+        for metric in METRICS[task]:
+            values = [scored(said, metric, method, s) - scored(said, metric, baseline, s) for s in said["seeds"]]
+            mean, over_seeds = sum(values) / len(values), t_interval(values)
+            row = {"experiment": experiment, "model": "tiny", "group_size": size, "engine": engine, "benchmark": "b"}
+            row |= {"metric": metric, "method": method, "baseline": baseline, "value": mean, "low": mean - 0.01}
+            row |= {"high": mean + 0.01, "n_seeds": len(values), "n_questions": 100}
+            row |= {"t_low": over_seeds.low, "t_high": over_seeds.high} if over_seeds else {}
+            rows["score_intervals"] += [row | {"step": step} for step in (50, 60, 100)]
+
+
+def verdicts(**changes) -> dict[tuple[str, str], Verdict]:
+    made = replace(sources(**changes), theirs={})  # no verdict hangs on the paper's numbers, which take time to print
+    return {(result.claim.id, result.method): result.judgement.verdict for result in assess(made)}
+
+
+def test_every_claim_is_reproduced_by_numbers_that_say_so():
+    found = verdicts()
+    assert {key: verdict for key, verdict in found.items() if verdict is not GOOD} == {
+        ("gradients", "dara_sym"): UNTESTED
+    }
+    assert list(dict.fromkeys(claim for claim, _ in found)) == [claim.id for claim in CLAIMS]
+    assert len({claim.id for claim in CLAIMS}) == len(CLAIMS)
+    assert {check.judgement.verdict for check in run_checks(sources())} == {GOOD}
+
+
+BOTH = ("dara_asym", "dara_sym")
+
+
+def of(verdict: Verdict, methods: tuple[str, ...], *claims: str) -> dict[tuple[str, str], Verdict]:
+    return {(claim, method): verdict for claim in claims for method in methods}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"first": {"grpo": 40, "gdpo": 13, "dara_asym": 15, "dara_sym": 13}},
+            of(BAD, ("dara_asym",), "format-gdpo", "group-every") | of(PARITY, ("dara_sym",), "format-gdpo", "group-every"),
+        ),
+        (
+            {"first": {"grpo": 14, "gdpo": 50, "dara_asym": 15, "dara_sym": 13}},
+            of(BAD, ("dara_asym",), "format-grpo", "group-every"),
+        ),
+        ({"size": {4: 0, 8: 1, 16: 2}}, of(BAD, ("grpo", "gdpo", *BOTH), "group-steps")),
+        ({"density": {4: 0.2, 8: 0.1, 16: 0.05}}, of(BAD, ("grpo", "gdpo", *BOTH), "group-density")),
+        ({"stable": {0.99: {"gdpo": 40, "dara_asym": 50, "dara_sym": 40}}}, {
+            ("length-99", "dara_asym"): BAD, ("length-99", "dara_sym"): PARITY,
+        }),
+        ({"stable": {0.9: {"gdpo": 75}, 0.99: {"gdpo": 70}}}, of(BAD, BOTH, "length-90")),
+        (
+            {"average_accuracy": {"gdpo": 0.6, "grpo": 0.6}},
+            of(BAD, BOTH, "tool-accuracy"),
+        ),
+        ({"average_format": {}}, of(PARITY, BOTH, "format-60", "third-reward")),
+        # Parity with fixed weights does not reproduce that they cost something; nor does equality of DARA-Sym and GDPO.
+        (
+            {"acc": {}},
+            of(PARITY, BOTH, "fixed-accuracy") | of(PARITY, ("dara_sym",), "math-accuracy-sym"),
+        ),
+        (
+            {"acc": {"dara_asym": 0.3, "dara_sym": 0.46, "static_asym": 0.2}},
+            of(BAD, ("dara_asym",), "math-accuracy-asym", "extended-accuracy")
+            | of(BAD, ("dara_sym",), "fixed-accuracy"),
+        ),
+        ({"exceed": {}}, of(PARITY, BOTH, "exceed") | of(PARITY, ("dara_asym",), "extended-exceed")
+            | of(UNTESTED, BOTH, "held-out")),
+    ],
+)  # fmt: skip
+def test_other_numbers_change_just_those_verdicts(changes, expected):
+    found = verdicts(**changes)
+    differs = {key: verdict for key, verdict in found.items() if verdict is not GOOD}
+    assert differs == expected | {("gradients", "dara_sym"): UNTESTED}
+
+
+@pytest.mark.parametrize(("method", "check"), [("dara_sym", "energy-sym"), ("dara_asym", "energy-asym")])
+def test_a_formula_that_does_not_hold_is_no_claim(method, check):
+    made = sources(factor={method: 1.01 if method == "dara_sym" else 2.0})
+    found = {checked.check.id: checked.judgement.verdict for checked in run_checks(made)}
+    assert {name for name, verdict in found.items() if verdict is not GOOD} == {check}
+    assert {result.judgement.verdict for result in assess(made)} == {GOOD, UNTESTED}
+
+
+def test_an_energy_that_is_not_that_of_the_density():
+    made = sources()
+    made.ours["tool_main"].frames["energies"].loc[3, "energy_pos"] *= 1.001
+    assert run_checks(made)[0].judgement.verdict is BAD
+
+
+def test_one_seed_is_judged_over_questions_and_its_crossings_are_not_decidable():
+    found = {(result.claim.id, result.method): result for result in assess(sources(seeds=(101,)))}
+    assert found["format-60", "dara_sym"].judgement.verdict is GOOD
+    assert "over questions, one run each" in found["format-60", "dara_sym"].comparisons[0].judgement.reason
+    assert found["format-gdpo", "dara_sym"].judgement == (OPEN, "the claimed side; 1 pair of runs, 3 are needed")
+    assert found["tool-format", "dara_sym"].judgement.verdict is GOOD
+
+
+def test_two_seeds_decide_nothing():
+    found = verdicts(seeds=(100, 101))
+    assert set(found.values()) == {OPEN, UNTESTED}
+
+
+def test_runs_of_two_engines_are_settings_of_their_own():
+    one, two = (
+        {(r.claim.id, r.method): r for r in assess(sources(engines=engines))}
+        for engines in (("trl",), ("trl", "openrlhf"))
+    )
+    for key, result in two.items():
+        assert result.judgement.verdict is one[key].judgement.verdict
+        if key[0] not in ("gradients",):
+            assert len(result.comparisons) == 2 * len(one[key].comparisons)
+            assert len({row.what for row in result.comparisons}) == len(result.comparisons)
+
+
+def test_nobody_crosses_is_not_a_failure_of_the_claim():
+    nobody = dict.fromkeys(("gdpo", *BOTH))
+    results = assess(sources(stable={0.99: nobody}))
+    found = next(result for result in results if result.claim.id == "length-99")
+    assert found.judgement == (UNTESTED, "no run of either method crosses in the planned steps")
+
+
+def test_pairs_of_which_neither_run_crosses_are_no_parity():
+    made = sources()
+    crossings = made.ours["math_main"].frames["crossings"]
+    late = (crossings["threshold"] == 0.99) & (crossings["seed"] == 101) & (crossings["method"] != "dara_sym")
+    crossings.loc[late, "stable_step"] = pd.NA
+    same = (crossings["threshold"] == 0.99) & (crossings["seed"] != 101) & (crossings["method"] == "dara_asym")
+    crossings.loc[same, "stable_step"] = 70
+    found = {(result.claim.id, result.method): result.judgement for result in assess(made)}
+    reason = "in 1 of 3 pairs neither run crosses in the planned steps"
+    assert found["length-99", "dara_asym"] == (OPEN, reason)
+    assert found["length-99", "dara_sym"].verdict is GOOD
+
+
+def test_a_users_own_method_has_the_same_rows():
+    rows = other_methods(sources())
+    assert list(rows) == ["tool_main"]
+    assert {row.method for row in rows["tool_main"]} == {"mine"}
+    found = {row.what: row.judgement.verdict for row in rows["tool_main"]}
+    against = {"GDPO": "higher", "DARA-Asym": "higher", "DARA-Sym": "higher"}
+    for other, crossing in against.items():
+        place = f"Mine against {other}; tiny, G=4"
+        assert found[f"first crossing of format 0.8: {place}"] == crossing
+        assert found[f"Average Format: {place}"] == ("higher" if other == "GDPO" else "lower")
+        assert found[f"Average Accuracy: {place}"] == "parity"
+        assert found[f"energy share of format: {place}"] == ("lower" if other == "DARA-Sym" else "higher")
+    assert len(found) == 12
+    assert {row.shown for row in rows["tool_main"]} == {"tables/tool_main_c.md", "tables/tool_main_s.md"}
+
+
+def test_a_comparison_names_the_table_that_shows_its_number():
+    results = {result.claim.id: result for result in assess(sources())}
+    assert {row.shown for row in results["format-gdpo"].comparisons} == {"tables/tool_main_c.md"}
+    assert {row.shown for row in results["joint-sym"].comparisons} == {"tables/math_main_s.md"}
+    assert {row.shown for row in results["held-out"].comparisons} == {"data/checkpoint_scores.csv"}
+
+
+def test_the_papers_numbers_are_computed_from_its_files():
+    made = sources()
+    results = assess(Sources({}, made.theirs, made.methods))
+    assert {result.judgement.verdict for result in results} == {UNTESTED}
+    assert {row.ours for result in results for row in result.comparisons} == {"–"}
+    paper = {(r.claim.id, r.method): [row.paper for row in r.comparisons] for r in results}
+    first = paper["format-gdpo", "dara_asym"][0]
+    assert first.startswith("14 against 19 steps, 26 % fewer (median curves, 1.5B)")
+    assert "over its seeds −24.4 [−60.1, 11.3] steps, 5 pairs (1.5B)" in first
+    assert paper["tool-accuracy", "dara_asym"][0].startswith(
+        "50.6 against 50.4 %, +0.2 [−1.5, 2.0] points, 5 pairs (1.5B)"
+    )
+    assert paper["format-60", "dara_sym"][0] == "96.1 against 88.1 %, +8.5 [−32.7, 49.7] points, 2 pairs (1.5B)"
+    assert paper["math-accuracy-sym", "dara_sym"] == [
+        "44.4 against 44.1 %, +0.3 points (R1-1.5B); 56.0 against 57.5 %, −1.5 points (R1-7B); "
+        "58.8 against 60.8 %, −2.1 points (Qwen3-4B)"
+    ]
+    assert paper["length-99", "dara_sym"][0] == (
+        "50 against 142 steps, 65 % fewer (R1-7B); 59 against 111 steps, 47 % fewer (Qwen3-4B)"
+    )
+    assert paper["fixed-accuracy", "dara_asym"] == ["48.0 against 46.8 %, +1.2 points (R1-1.5B)"]
+    assert paper["held-out", "dara_asym"] == ["step 50 against 70 (R1-7B)"]
+    assert paper["group-steps", "grpo"] == ["medians 37, 57, 34, 50 for G = 4, 8, 16, 32"]
+    assert paper["group-density", "gdpo"][0].endswith("for G = 4, 8, 16, 32")
+    assert paper["third-reward", "dara_sym"] == ["97.4 against 94.4 %, +3.0 points (1.5B)"]
+    assert paper["extended-accuracy", "dara_asym"][0].startswith("62.2 against 63.0 %, −0.8 points (Qwen3-4B)")
+    unknown = {key for key, texts in paper.items() if "no number is known" in texts}
+    assert unknown == {("gradients", "dara_sym")}
+
+
+def test_ours_are_printed_with_interval_and_number_of_pairs():
+    results = {(result.claim.id, result.method): result for result in assess(sources())}
+    row = results["format-gdpo", "dara_asym"].comparisons[0]
+    assert row.what == "DARA-Asym against GDPO, format 0.8; tiny, G=4"
+    assert row.ours == "−5.0 [−5.0, −5.0] steps, 3 pairs"
+    assert row.detail.startswith("medians 15 against 20; 25.0 [")
+    assert results["tool-accuracy", "dara_sym"].comparisons[0].detail == "50.0 against 50.0 % at step 100 of 100"
+
+
+def test_a_frame_without_runs_of_an_experiment_is_not_its_view():
+    made = sources()
+    empty = {name: frame.iloc[:0] for name, frame in made.ours["tool_main"].frames.items()}
+    of_none = Sources.of(empty, {"tool_main": made.ours["tool_main"].experiment}, pd.DataFrame(), {}, METHODS, "none")
+    assert (dict(of_none.ours), dict(of_none.theirs)) == ({}, {})
+    assert {result.judgement.verdict for result in assess(of_none)} == {UNTESTED}
