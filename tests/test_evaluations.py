@@ -125,7 +125,7 @@ def test_what_is_left_can_be_drawn_without_any_score(name, task):
     shown = view(frames | {each: frames[each].iloc[:0] for each in ("checkpoint_scores", "score_intervals")}, left)
     for module in {*left.tables.values()} - {"hyperparameters"}:
         assert len(TABLES[module].build(shown).frame)
-    for module in left.figures.values():
+    for module in {*left.figures.values()} - {"density_energy"}:  # of a metric that made-up frames lack
         assert FIGURES[module].draw(shown).axes
 
 
