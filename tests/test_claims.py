@@ -1,6 +1,7 @@
 """Verdicts on the paper's claims: each rule with known answers, and made-up runs that say what the paper says, or not."""
 
 import math
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -14,10 +15,10 @@ from dara.analysis.published import read_published
 from dara.config import Experiment, MethodEntry
 from dara.loading import load_configuration, load_published, merge, read_yaml
 from dara.report.checks import run_checks
-from dara.report.claims import CLAIMS, assess
+from dara.report.claims import CLAIMS, Result, assess
 from dara.report.measures import other_methods
 from dara.report.sources import Sources
-from dara.report.verdicts import PAIRS, Judgement, Verdict, judge, judge_exact, overall
+from dara.report.verdicts import PAIRS, Judgement, Verdict, judge, judge_exact, overall, share_margin
 from project import ROOT
 
 GOOD, BAD, OPEN = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.NOT_DECIDABLE
@@ -55,7 +56,7 @@ def test_a_rule_reads_the_interval(rule, low, high, verdict, reason):
 
 
 def test_two_pairs_decide_nothing_and_no_pair_tests_nothing():
-    assert judge("less", Difference(-6, -6, -6, 2), 2) == (OPEN, "the claimed side; 2 pairs of runs, 3 are needed")
+    assert judge("less", Difference(-6, -6, -6, 2), 2) == (OPEN, "on the claimed side; 2 pairs of runs, 3 are needed")
     assert judge("less", Difference(-6, math.nan, math.nan, 1), 2).reason.endswith("1 pair of runs, 3 are needed")
     assert judge("less", Difference(math.nan, math.nan, math.nan, 0), 2).verdict is UNTESTED
 
@@ -280,7 +281,7 @@ def test_one_seed_is_judged_over_questions_and_its_crossings_are_not_decidable()
     found = {(result.claim.id, result.method): result for result in assess(sources(seeds=(101,)))}
     assert found["format-60", "dara_sym"].judgement.verdict is GOOD
     assert "over questions, one run each" in found["format-60", "dara_sym"].comparisons[0].judgement.reason
-    assert found["format-gdpo", "dara_sym"].judgement == (OPEN, "the claimed side; 1 pair of runs, 3 are needed")
+    assert found["format-gdpo", "dara_sym"].judgement == (OPEN, "on the claimed side; 1 pair of runs, 3 are needed")
     assert found["tool-format", "dara_sym"].judgement.verdict is GOOD
 
 
@@ -316,9 +317,132 @@ def test_pairs_of_which_neither_run_crosses_are_no_parity():
     same = (crossings["threshold"] == 0.99) & (crossings["seed"] != 101) & (crossings["method"] == "dara_asym")
     crossings.loc[same, "stable_step"] = 70
     found = {(result.claim.id, result.method): result.judgement for result in assess(made)}
-    reason = "in 1 of 3 pairs neither run crosses in the planned steps"
+    reason = "2 of 6 runs do not cross in the planned steps: their difference is not known"
     assert found["length-99", "dara_asym"] == (OPEN, reason)
     assert found["length-99", "dara_sym"].verdict is GOOD
+
+
+def changed(made: Sources, **frames: pd.DataFrame) -> Sources:
+    """The same with other frames."""
+    kept = dict(made.ours["tool_main"].frames) | frames
+    experiments = {name: view.experiment for name, view in made.ours.items()}
+    return Sources.of(kept, experiments, published()[0].iloc[:0], {}, made.methods, "made-up")
+
+
+def without(made: Sources, experiment: str, method: str, **equal: int) -> Sources:
+    """The same with runs of a method missing."""
+    frames = made.ours["tool_main"].frames
+    runs = frames["runs"].copy()
+    gone = (runs["experiment"] == experiment) & (runs["method"] == method)
+    for column, value in equal.items():
+        gone &= runs[column] == value
+    runs.loc[gone, "origin"] = "missing"
+    left = frames["crossings"][~frames["crossings"]["run_id"].isin(runs.loc[gone, "run_id"])]
+    scores = frames["checkpoint_scores"][~frames["checkpoint_scores"]["run_id"].isin(runs.loc[gone, "run_id"])]
+    curves = frames["training_curves"][~frames["training_curves"]["run_id"].isin(runs.loc[gone, "run_id"])]
+    return changed(made, runs=runs, crossings=left, checkpoint_scores=scores, training_curves=curves)
+
+
+def found_in(made: Sources) -> dict[tuple[str, str], Result]:
+    return {(result.claim.id, result.method): result for result in assess(made)}
+
+
+def test_a_setting_without_runs_is_named():
+    found = found_in(without(sources(), "group_size", "gdpo", group_size=8))
+    result = found["group-every", "dara_sym"]
+    assert result.judgement == (GOOD, "of 6 comparisons 5 reproduced, 1 not tested")
+    row = next(row for row in result.comparisons if row.judgement.verdict is UNTESTED)
+    assert (row.what, row.judgement.reason) == (
+        "DARA-Sym against GDPO, first crossing of format 0.8; tiny, G=8",
+        "no runs of GDPO here",
+    )
+
+
+def test_group_sizes_without_runs_are_left_out():
+    found = found_in(without(sources(), "group_size", "gdpo", group_size=16))
+    for claim in ("group-steps", "group-density"):
+        assert [row.what for row in found[claim, "gdpo"].comparisons] == ["GDPO, G = 8 against 4; tiny"]
+        assert [row.what for row in found[claim, "grpo"].comparisons] == ["GRPO, G = 16 against 4; tiny"]
+    one = found_in(without(without(sources(), "group_size", "gdpo", group_size=16), "group_size", "gdpo", group_size=8))
+    assert one["group-steps", "gdpo"].judgement == (UNTESTED, "no runs with several group sizes here")
+
+
+def test_what_runs_do_not_have_is_not_called_a_lack_of_runs():
+    frames = sources().ours["tool_main"].frames
+    none = {name: frames[name].iloc[:0] for name in ("score_intervals", "checkpoint_scores")}
+    found = found_in(changed(sources(), **none))
+    for claim in ("format-60", "exceed", "held-out"):
+        assert found[claim, "dara_sym"].judgement == (UNTESTED, "no pair of runs has this score")
+    others = frames["crossings"][frames["crossings"]["threshold"] != 0.99]
+    found = found_in(changed(sources(), crossings=others))
+    assert found["length-99", "dara_sym"].judgement == (UNTESTED, "the experiment does not have this threshold")
+
+
+def test_numbers_over_other_runs_than_the_pairs_say_so():
+    found = found_in(without(sources(), "tool_main", "gdpo", seed=102))
+    assert (
+        found["format-gdpo", "dara_sym"].comparisons[0].detail.startswith("medians 14 against 20.5 (of 3 and 2 runs);")
+    )
+    row = found["format-60", "dara_sym"].comparisons[0]
+    assert row.detail == "96.0 against 87.9 % (of 3 and 2 runs) at step 60 of 100"
+
+
+def test_runs_that_do_not_cross_show_no_little_difference():
+    made = sources()
+    crossings = made.ours["math_main"].frames["crossings"]
+    at = (crossings["reward"] == "length") & (crossings["threshold"] == 0.9)
+    crossings.loc[at & (crossings["method"] == "gdpo"), "stable_step"] = pd.NA
+    crossings.loc[at & (crossings["method"] != "gdpo"), "stable_step"] = 79  # of 80 at which a crossing can be seen
+    reason = "3 of 6 runs do not cross in the planned steps: their difference is not known"
+    assert found_in(made)["length-90", "dara_sym"].judgement == (OPEN, reason)
+
+
+@pytest.mark.parametrize(
+    ("score", "format_60", "at_the_end"),
+    [(0.0, (UNTESTED, "both are at 0 % in every run"), UNTESTED), (1.0, (UNTESTED, "both are at 100 % in every run"), GOOD)],
+)  # fmt: skip
+def test_scores_at_an_end_of_their_range(score, format_60, at_the_end):
+    made = sources()
+    frames = made.ours["tool_main"].frames
+    scores, intervals = frames["checkpoint_scores"].copy(), frames["score_intervals"].copy()
+    scores.loc[scores["metric"] == "average_format", "value"] = score
+    intervals.loc[intervals["metric"] == "average_format", ["value", "t_low", "t_high"]] = 0.0
+    found = found_in(changed(made, checkpoint_scores=scores, score_intervals=intervals))
+    assert found["format-60", "dara_sym"].comparisons[0].judgement == format_60
+    assert found["tool-format", "dara_sym"].judgement.verdict is at_the_end
+
+
+def test_the_end_of_a_training_is_not_its_step_60():
+    intervals = sources().ours["tool_main"].frames["score_intervals"]
+    found = found_in(changed(sources(), score_intervals=intervals[intervals["step"] == 100]))
+    assert found["format-60", "dara_sym"].comparisons[0].judgement == (UNTESTED, "no scores near step 60")
+    assert found["tool-format", "dara_sym"].judgement.verdict is GOOD
+
+
+def test_the_margin_of_a_share_is_small_next_to_a_small_one():
+    assert [share_margin(share) for share in (0.5, 0.1, 0.006, 0.0)] == pytest.approx([0.02, 0.02, 0.0012, 0.0])
+
+
+def test_an_own_method_without_runs_is_named():
+    rows = other_methods(without(sources(), "tool_main", "mine"))["tool_main"]
+    against = ("GDPO", "DARA-Asym", "DARA-Sym")
+    assert [(row.what, row.judgement) for row in rows] == [
+        (f"Mine against {other}; tiny, G=4", (UNTESTED, "no runs of Mine here")) for other in against
+    ]
+
+
+def test_an_own_experiment_has_the_crossing_that_figures_mark():
+    made = sources()
+    view = made.ours["tool_main"]
+    crossings = view.frames["crossings"].copy()
+    crossings.loc[crossings["reward"] == "format", "threshold"] = 0.7
+    other = {"tool_main": view.experiment.model_copy(update={"thresholds": {"format": (0.7, 0.9)}})}
+    there = Sources.of(
+        dict(view.frames) | {"crossings": crossings}, other, published()[0].iloc[:0], {}, made.methods, "m"
+    )
+    assert "first crossing of format 0.7: Mine against GDPO; tiny, G=4" in {
+        row.what for row in other_methods(there)["tool_main"]
+    }
 
 
 def test_a_users_own_method_has_the_same_rows():
@@ -374,12 +498,27 @@ def test_the_papers_numbers_are_computed_from_its_files():
     assert unknown == {("gradients", "dara_sym")}
 
 
+SETTINGS = {"60", "50", "80", "90", "99", "0.8", "5"}
+"""Numbers in statements that are no results: steps, thresholds (in percent, too), and the fixed weight."""
+
+
+def test_the_numbers_of_a_statement_are_in_the_papers_files():
+    made = sources()
+    printed = {claim.id: "" for claim in CLAIMS}
+    for result in assess(Sources({}, made.theirs, made.methods)):
+        printed[result.claim.id] += " ".join(row.paper for row in result.comparisons) + " "
+    printed["third-reward"] += printed["tool-format"]  # its 97.1 is with two rewards
+    numbers = re.compile(r"\d+(?:\.\d+)?")
+    for claim in CLAIMS:
+        assert set(numbers.findall(claim.statement)) <= set(numbers.findall(printed[claim.id])) | SETTINGS, claim.id
+
+
 def test_ours_are_printed_with_interval_and_number_of_pairs():
     results = {(result.claim.id, result.method): result for result in assess(sources())}
     row = results["format-gdpo", "dara_asym"].comparisons[0]
-    assert row.what == "DARA-Asym against GDPO, format 0.8; tiny, G=4"
+    assert row.what == "DARA-Asym against GDPO, first crossing of format 0.8; tiny, G=4"
     assert row.ours == "−5.0 [−5.0, −5.0] steps, 3 pairs"
-    assert row.detail.startswith("medians 15 against 20; 25.0 [")
+    assert row.detail.startswith("medians 15 against 20; speed-up 25.0 [")
     assert results["tool-accuracy", "dara_sym"].comparisons[0].detail == "50.0 against 50.0 % at step 100 of 100"
 
 

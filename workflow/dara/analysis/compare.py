@@ -85,13 +85,20 @@ def compared_pairs(methods: Iterable[str]) -> list[tuple[str, str]]:
     return pairs
 
 
+def wanted_step(at: int, budget: int) -> float:
+    """The authors' step `at` in a training of `budget` steps: of less than their 100, at the same share of it.
+
+    Step 60 of 100 is 48 of 80.
+    """
+    return at * min(1.0, budget / PUBLISHED_STEPS)
+
+
 def nearest_step(steps: Iterable[int], at: int, budget: int) -> int:
     """The scored step to compare with the authors' step `at`; ValueError without a step.
 
-    It is the one nearest to `at`, or, of a training with less than the authors' 100 steps, nearest to the same share of
-    it: step 60 of 100 is 48 of 80. Of two that are equally near the earlier.
+    It is the one nearest to `wanted_step`; of two that are equally near the earlier.
     """
-    wanted = at * min(1.0, budget / PUBLISHED_STEPS)
+    wanted = wanted_step(at, budget)
     return min(steps, key=lambda step: (abs(step - wanted), step))
 
 

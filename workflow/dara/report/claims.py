@@ -89,7 +89,7 @@ CLAIMS = (
     ),
     Claim(
         "format-grpo",
-        "The same in fewer steps than GRPO, which needs 34.",
+        "High format compliance in fewer steps than GRPO, which needs 34.",
         "tool_main",
         DARA,
         ("grpo",),
@@ -108,7 +108,7 @@ CLAIMS = (
     ),
     Claim(
         "tool-format",
-        "At the end it is competitive in Average Format: 97.9 (DARA-Asym) and 97.6 (DARA-Sym) against 97.1 (GDPO).",
+        "At the end DARA is competitive in Average Format: 97.9 (DARA-Asym) and 97.6 (DARA-Sym) against 97.1 (GDPO).",
         "tool_main",
         DARA,
         (BASELINE,),
@@ -117,7 +117,7 @@ CLAIMS = (
     ),
     Claim(
         "tool-accuracy",
-        "At the end it is competitive in Average Accuracy: 50.6 (DARA-Asym) and 51.2 (DARA-Sym) against 50.4 (GDPO).",
+        "At the end DARA is competitive in Average Accuracy: 50.6 (DARA-Asym) and 51.2 (DARA-Sym) against 50.4 (GDPO).",
         "tool_main",
         DARA,
         (BASELINE,),
@@ -164,8 +164,8 @@ CLAIMS = (
     ),
     Claim(
         "length-99",
-        "Near-saturated length compliance, 99 %, in up to 65 % fewer steps than GDPO: 66 and 56 (DARA-Asym), 59 and 50 "
-        "(DARA-Sym) against 111 and 142.",
+        "Near-saturated length compliance, 99 %, in up to 65 % fewer steps than GDPO: 66 and 56 (DARA-Asym), 59 and "
+        "50 (DARA-Sym) against 111 and 142.",
         "math_main",
         DARA,
         (BASELINE,),
@@ -175,8 +175,8 @@ CLAIMS = (
     ),
     *(
         Claim(
-            f"length-{level:.0%}".removesuffix("%"),
-            f"At moderate thresholds the methods differ little: {level:.0%} after {steps}.",
+            f"length-{100 * level:.0f}",
+            f"At moderate thresholds the methods differ little: {100 * level:.0f} % after {steps}.",
             "math_main",
             DARA,
             (BASELINE,),
@@ -200,9 +200,8 @@ CLAIMS = (
     ),
     Claim(
         "math-accuracy-sym",
-        "DARA-Sym pays for its shorter responses with accuracy on two of three models: 58.8 and 56.0 against 60.8 "
-        "and 57.5 "
-        "(GDPO), 44.4 against 44.1 on the third.",
+        "DARA-Sym pays for its shorter responses with accuracy on two of three models: 58.8 and 56.0 against 60.8 and "
+        "57.5 (GDPO), 44.4 against 44.1 on the third.",
         "math_main",
         ("dara_sym",),
         (BASELINE,),
@@ -211,9 +210,8 @@ CLAIMS = (
     ),
     Claim(
         "exceed",
-        "At step 50 fewer responses exceed the limit: 8.2, 4.4 and 3.7 (DARA-Asym), 5.2, 1.7 and 1.1 (DARA-Sym) "
-        "against 8.7, "
-        "7.6 and 6.8 (GDPO).",
+        "At step 50 fewer responses exceed the limit with DARA: 8.2, 4.4 and 3.7 (DARA-Asym), 5.2, 1.7 and 1.1 "
+        "(DARA-Sym) against 8.7, 7.6 and 6.8 (GDPO).",
         "math_main",
         DARA,
         (BASELINE,),
@@ -223,8 +221,7 @@ CLAIMS = (
     Claim(
         "joint-asym",
         "DARA-Asym has the better trade-off: more responses are right and short enough (Joint), 45.1, 59.7 and 57.8 "
-        "against "
-        "43.5, 59.2 and 56.5 (GDPO).",
+        "against 43.5, 59.2 and 56.5 (GDPO).",
         "math_main",
         ("dara_asym",),
         (BASELINE,),
@@ -254,8 +251,7 @@ CLAIMS = (
     Claim(
         "fixed-accuracy",
         "A fixed weight of 5 costs accuracy: 46.8 (Static-Asym) against 48.0 (DARA-Asym), 46.0 (Static-Sym) against "
-        "46.7 "
-        "(DARA-Sym).",
+        "46.7 (DARA-Sym).",
         "fixed_weight",
         DARA,
         ("static_asym", "static_sym"),
@@ -273,8 +269,8 @@ CLAIMS = (
     ),
     Claim(
         "extended-exceed",
-        "After longer training DARA-Asym still exceeds the limit less often than GRPO: 0.25 and 0.94 against 0.70 "
-        "and 1.86.",
+        "After longer training DARA-Asym still exceeds the limit less often than GRPO: 0.25 and 0.94 against 0.70 and "
+        "1.86.",
         "extended",
         ("dara_asym",),
         ("grpo",),
@@ -283,7 +279,7 @@ CLAIMS = (
     ),
     Claim(
         "extended-accuracy",
-        "After longer training its accuracy is competitive with GRPO's: 62.2 and 64.2 against 63.0 and 64.8.",
+        "After longer training DARA-Asym's accuracy is competitive with GRPO's: 62.2 and 64.2 against 63.0 and 64.8.",
         "extended",
         ("dara_asym",),
         ("grpo",),

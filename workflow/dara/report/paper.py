@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from dara.analysis.compare import Difference, Level, paired
 from dara.analysis.paired import paired_steps
@@ -73,8 +74,7 @@ def scores(theirs: PublishedView | None, metric: str, pair: tuple[str, str], at:
         runs = [_by_seed(theirs, metric, method, setting, at) for method in pair]
         plain = Difference(found[0].value - found[1].value, math.nan, math.nan, 0)
         difference = difference_text(paired(*runs) if all(runs) else plain, 1, "points", 100)
-        values = " against ".join(number(100 * estimate.value, 1) for estimate in found)
-        parts.append(f"{values} %, {difference} ({_short(setting)})")
+        parts.append(f"{shares_text([one.value for one in found])}, {difference} ({_short(setting)})")
     return "; ".join(parts) or UNKNOWN
 
 
@@ -96,6 +96,12 @@ def group_steps(theirs: PublishedView | None, level: Level, method: str) -> str:
         if times:
             found[setting.group_size] = median_text(times)
     return f"medians {', '.join(found.values())} for G = {', '.join(map(str, found))}" if found else UNKNOWN
+
+
+def shares_text(values: Sequence[float]) -> str:
+    """`45.8 against 44.1 %`; below two percent `0.25 against 0.70 %`."""
+    digits = 2 if max(values) < 0.02 else 1
+    return f"{' against '.join(number(100 * value, digits) for value in values)} %"
 
 
 def difference_text(found: Difference, digits: int, unit: str, scale: float = 1.0) -> str:

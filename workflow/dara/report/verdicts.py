@@ -42,7 +42,7 @@ PAIRS = 3
 SCORE_MARGIN = 0.02
 """A difference of scores that counts as none: two percentage points."""
 
-STEP_MARGIN = 0.2
+MARGIN_SHARE = 0.2
 """The same of steps and densities, as a share of the baseline's; the speed-ups that the paper claims are 26 to 65 %."""
 
 TOLERANCE = 1e-4
@@ -77,11 +77,17 @@ COMMON = (
     f"Differences are over pairs of runs with the same seed, with Student's t interval; with fewer than {PAIRS} pairs "
     "nothing is decidable. Where there is one run a method, as in the paper, a score has the bootstrap interval over "
     "the questions of that pair, and a verdict by it says so; a crossing has none. A run that does not cross counts as "
-    f"the last step at which a crossing could be seen. Margins: {100 * SCORE_MARGIN:g} percentage points of scores, "
-    f"{100 * STEP_MARGIN:g} % of the baseline's steps or density. A claim has one verdict for each method that it "
+    "the last step at which a crossing could be seen; with such a run there is no parity, and no little difference. "
+    f"Margins: {100 * MARGIN_SHARE:g} % of the baseline's steps, density or score, of scores at most "
+    f"{100 * SCORE_MARGIN:g} percentage points. A claim has one verdict for each method that it "
     "names: that of its worst comparison (not reproduced, parity, not decidable, reproduced), of those that could be "
     "made."
 )
+
+
+def share_margin(baseline: float) -> float:
+    """The margin of a score or another share: next to a baseline of 0.6 %, two points would make anything parity."""
+    return min(SCORE_MARGIN, MARGIN_SHARE * baseline)
 
 
 def judge(rule: Rule, found: Difference, margin: float) -> Judgement:
@@ -168,9 +174,9 @@ def _side(rule: Rule, value: float) -> str:
         return (
             "no difference"
             if value == 0
-            else "the claimed side"
+            else "on the claimed side"
             if (value < 0) == (rule == "less")
-            else "the other side"
+            else "on the other side"
         )
     return "lower" if value < 0 else "higher" if value > 0 else "no difference"
 
