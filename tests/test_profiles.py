@@ -52,14 +52,15 @@ def test_both_literal_commands_plan_the_smoke_preset_without_a_gpu(tmp_path, opt
 
 
 def test_the_whole_paper_is_planned_in_seconds_and_asks_for_what_its_models_need(tmp_path):
-    """130 trainings, 1,520 checkpoints in 650 shares. Processor time, so that a loaded machine measures the same."""
+    """130 trainings, 780 checkpoints in 390 shares. Processor time, so that a loaded machine measures the same."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     shown = dry_run(tmp_path, "--profile", "slurm", "--profile", "profiles/slurm/site.example.yaml")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 30
     planned = counts(shown)
     assert planned["train"] == 130
-    assert planned["evaluate_part"] == 5 * 130
+    assert planned["evaluate_part"] == 5 * (60 + 18)
+    assert planned["evaluate"] == planned["score"] == 2 * (60 + 18 + 16 + 6)  # 36 runs are not evaluated; 6 base models
     models = yaml.safe_load((ROOT / "config/models.yaml").read_text())
     site = {"slurm_partition=gpu", "slurm_account=my_account"}
     for rule, gpus, hours in (("train", "gpus", "hours"), ("evaluate_part", "evaluation_gpus", "evaluation_hours")):
@@ -71,7 +72,7 @@ def test_the_whole_paper_is_planned_in_seconds_and_asks_for_what_its_models_need
             if rule == "train":
                 assert f"mem_mb={wanted['memory_gb'] * 1000}" in asked
     gathering = [asked for job, asked in jobs_of("evaluate", shown) if ".done" in job]
-    assert len(gathering) == 130
+    assert len(gathering) == 60 + 18
     assert all("gpu=0" in asked for asked in gathering)
 
 

@@ -3,7 +3,8 @@
 import pandas as pd
 import pytest
 
-from dara.analysis.tables import TABLES, sources
+from dara.analysis.compare import score_difference
+from dara.analysis.tables import TABLES
 from dara.analysis.view import Setting
 from synthetic import experiment, simulate, view
 
@@ -54,7 +55,7 @@ def test_no_other_table_pools_the_engines():
     theirs = made["checkpoint_scores"][made["checkpoint_scores"]["method"] != "base"].copy()
     theirs["run_id"], theirs["value"] = "openrlhf-" + theirs["run_id"], 0.0
     curves = made["training_curves"].assign(run_id="openrlhf-" + made["training_curves"]["run_id"], value=0.0)
-    intervals = made["score_intervals"].assign(engine="openrlhf")
+    intervals = made["score_intervals"].assign(engine="openrlhf", value=0.0)
     for name, more in {"checkpoint_scores": theirs, "training_curves": curves, "score_intervals": intervals}.items():
         made[name] = pd.concat([made[name], more], ignore_index=True)
     both = view(made, experiment(methods=PAIR))
@@ -78,9 +79,10 @@ def test_no_other_table_pools_the_engines():
         table = TABLES[name].build(both)
         assert table.display[0] == "Engine"
         assert table.frame["Engine"].unique().tolist() == ["TRL", "OpenRLHF"]
-    assert sources.scores_by_seed(both, openrlhf, 80, "average_format", "gdpo") == dict.fromkeys(
-        [(100, 0), (101, 0), (102, 0)], 0.0
-    )
+    step, difference = score_difference(both, "average_format", ("dara_sym", "gdpo"), openrlhf, 100)
+    assert (step, difference.value, difference.pairs) == (80, 0.0, 3)
+    of_trl = [score_difference(shown, "average_format", ("dara_sym", "gdpo"), trl, 100) for shown in (both, alone)]
+    assert of_trl[0] == of_trl[1]
     runs = TABLES["runs"].build(both).frame
     assert runs.loc[runs["Method"] == "GDPO", "Engine"].tolist() == ["trl"] * 3 + ["openrlhf"] * 3
 
