@@ -66,6 +66,12 @@ def test_one_pair_is_judged_over_questions_and_says_so():
     assert found == (GOOD, "the interval excludes 0 on the claimed side (over questions, one run each)")
 
 
+@pytest.mark.parametrize("rule", ["less", "more", "little", "not_worse", "either"])
+def test_equal_answers_to_all_questions_of_one_pair_are_no_parity(rule):
+    found = judge(rule, Difference(0.0, 0.0, 0.0, 1, "questions"), 0.02)
+    assert found == (OPEN, "no question differs, so the interval over questions has no width")
+
+
 def test_a_formula_needs_a_step():
     assert [judge_exact(*given).verdict for given in ((1e-6, 9), (2e-4, 9), (0.0, 0))] == [GOOD, BAD, UNTESTED]
 

@@ -206,11 +206,11 @@ def _others(flow: Workflow, published: Published) -> list[Section]:
 
 def _untested(flow: Workflow, results: list[Result], runs: list[Run]) -> list[str]:
     """What this preset says nothing about, in sentences."""
-    found = [
-        f"{result.label}: “{result.claim.statement}” {result.judgement.reason}."
-        for result in results
-        if result.judgement.verdict is Verdict.NOT_TESTED
-    ]
+    untested: dict[tuple[str, str], list[str]] = {}
+    for result in results:
+        if result.judgement.verdict is Verdict.NOT_TESTED:
+            untested.setdefault((result.claim.statement, result.judgement.reason), []).append(result.label)
+    found = [f"{', '.join(labels)}: “{statement}” {reason}." for (statement, reason), labels in untested.items()]
     files = sorted((flow.configuration.directory / "experiments").glob("*.yaml"))
     absent = [file.stem for file in files if file.stem not in flow.configuration.preset.experiments]
     if absent:

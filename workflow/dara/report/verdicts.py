@@ -98,6 +98,8 @@ def judge(rule: Rule, found: Difference, margin: float) -> Judgement:
         return Judgement(
             Verdict.NOT_DECIDABLE, f"{_side(rule, found.value)}; {_pairs(found.pairs)}, {PAIRS} are needed"
         )
+    if found.over == "questions" and found.low == found.high == 0:
+        return Judgement(Verdict.NOT_DECIDABLE, "no question differs, so the interval over questions has no width")
     verdict, reason = _BY_INTERVAL[rule](found, margin, rule)
     return Judgement(verdict, f"{reason} (over questions, one run each)" if found.over == "questions" else reason)
 
