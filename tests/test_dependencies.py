@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dara.dependencies import code_digest, files
-from project import ROOT
+from test_workflow import copy_repository
 
 PACKAGE = {
     "__init__.py": "",
@@ -105,8 +105,7 @@ def planned(clone: Path, *options: str) -> dict[str, set[str]]:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> tuple[Path, dict[str, set[str]]]:
     """A clone in which every rule was run, but made empty files; and what it made."""
-    ignored = shutil.ignore_patterns("cached")
-    clone = shutil.copytree(ROOT, tmp_path_factory.mktemp("built") / "clone", symlinks=True, ignore=ignored)
+    clone = copy_repository(tmp_path_factory.mktemp("built"), "cached")
     for rules in (clone / "workflow/rules").glob("*.smk"):
         rules.write_text(SHELL.sub('    shell:\n        "touch {output}"\n', rules.read_text()))
     return clone, planned(clone)

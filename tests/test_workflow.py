@@ -22,9 +22,9 @@ SMOKE = ["--profile", "profiles/local", "--configfile", "config/presets/smoke.ya
 pytestmark = pytest.mark.slow
 
 
-def copy_repository(to: Path) -> Path:
-    """The files that a clone would have, with new code that is not committed yet."""
-    return shutil.copytree(ROOT, to, symlinks=True, dirs_exist_ok=True)
+def copy_repository(to: Path, *but: str) -> Path:
+    """The files that a clone would have but those of these names, with new code that is not committed yet."""
+    return shutil.copytree(ROOT, to, symlinks=True, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*but))
 
 
 def environment() -> dict[str, str]:
@@ -45,7 +45,7 @@ def snakemake(clone: Path, *arguments: str) -> subprocess.CompletedProcess:
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory) -> Path:
     """A copy of the repository in which the smoke preset has run from nothing."""
-    clone = copy_repository(tmp_path_factory.mktemp("smoke"))
+    clone = copy_repository(tmp_path_factory.mktemp("smoke"), "cached")
     done = snakemake(clone, *SMOKE, "--", "all", "html")
     assert done.returncode == 0, done.stdout[-8000:]
     return clone
@@ -288,7 +288,7 @@ def test_results_and_scratch_may_have_any_name(tmp_path):
 
     So may the clone, and the environment that the Python is of; and the results may be a link.
     """
-    clone, disk = copy_repository(tmp_path / f"clone {ODD}"), tmp_path / f"disk {ODD}"
+    clone, disk = copy_repository(tmp_path / f"clone {ODD}", "cached"), tmp_path / f"disk {ODD}"
     (disk / "results").mkdir(parents=True)
     (clone / f"results {ODD}").symlink_to(disk / "results")
     preset = tool_preset(clone, steps=2, checkpoint_every=2)
