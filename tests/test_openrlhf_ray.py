@@ -1,6 +1,5 @@
 """Ray for one run: started, stopped, and gone, whatever ends it; a cluster that stands apart is left alone."""
 
-import os
 import signal
 import socket
 import subprocess
