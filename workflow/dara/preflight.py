@@ -150,11 +150,11 @@ def check_trackers(flow: Workflow) -> None:
 
     Those of OpenRLHF are made in another environment, whose file has both packages.
     """
-    from dara.training.run_files import check_trackers as check_installed
+    from dara.training import run_files
 
     here = any(not ENGINES[spec.engine].program for run, spec in flow.plan.runs.items() if run not in flow.cached)
     try:
-        check_installed(flow.configuration.preset.trackers if here and flow.reuse != "only" else ())
+        run_files.check_trackers(flow.configuration.preset.trackers if here and flow.reuse != "only" else ())
     except ValueError as error:
         raise ConfigurationError(f"trackers of preset {flow.configuration.preset.preset}: {error}") from None
 

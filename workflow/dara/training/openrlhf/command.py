@@ -104,13 +104,8 @@ def command_line(spec: RunSpec, resources: Resources, *, model: Path, output: Pa
 
 def command_text(spec: RunSpec, resources: Resources, *, model: Path, output: Path) -> str:
     """Return the command line for people: the program, then one flag with its values a line, quoted for a shell."""
-    return shell_text(command_line(spec, resources, model=model, output=output))
-
-
-def shell_text(arguments: list[str]) -> str:
-    """Return a command line as text: the program, then one flag with its values a line, quoted for a shell."""
     lines = [shlex.join(PROGRAM)]
-    for argument in arguments:
+    for argument in command_line(spec, resources, model=model, output=output):
         if argument.startswith("--"):
             lines.append("  " + argument)
         else:
