@@ -24,7 +24,7 @@ from dara.evaluation.records import SCORE_TABLE, SCORES, Metric
 from dara.methods import load_method
 from dara.runs import base_id, run_id
 from dara.store import spec_sha256
-from dara.training.metrics import ENGINE_METRICS, step_metrics
+from dara.training.step import ENGINE_METRICS, step_metrics
 from project import ROOT
 
 CACHED = ROOT / "results" / "cached"
