@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dara.analysis import FRAMES, FrameError, read_frame, write_frame
-from dara.analysis.frames import FrameFiles, empty_frame, rows_to_frame
+from dara.analysis.frames import FRAMES, FrameError, FrameFiles, read_frame, rows_to_frame, write_frame
 
 RUN = {"run_id": "r1", "task": "math", "model": "m", "method": "gdpo", "group_size": 8, "seed": 100}
 CURVE = RUN | {"step": 1, "metric": "reward/length/mean", "value": 0.1}
@@ -39,7 +38,7 @@ COLUMNS = {
 
 @pytest.mark.parametrize("name", FRAMES)
 def test_columns_are_the_contract(name, tmp_path):
-    write_frame(empty_frame(name), name, tmp_path / "frame.csv")
+    write_frame(rows_to_frame([], name), name, tmp_path / "frame.csv")
     assert (tmp_path / "frame.csv").read_text() == COLUMNS[name] + "\n"
     assert read_frame(tmp_path / "frame.csv", name).empty
 
@@ -187,7 +186,9 @@ def test_a_wrong_structure_is_named(tmp_path):
 
 
 def test_a_repeated_key_and_nan_are_errors_when_writing(tmp_path):
-    with pytest.raises(FrameError, match="row 3: the key stands twice: run_id r1, metric reward/length/mean, step 1"):
+    with pytest.raises(
+        FrameError, match="row 3 repeats the key of row 2: run_id r1, metric reward/length/mean, step 1"
+    ):
         write_frame(pd.DataFrame([CURVE, CURVE]), "training_curves", tmp_path / "f.csv")
     with pytest.raises(FrameError, match="row 2, column threshold: empty or NaN"):
         write_frame(pd.DataFrame([CROSSING | {"threshold": math.nan}]), "crossings", tmp_path / "f.csv")
