@@ -22,7 +22,8 @@ from dara.analysis.scores import score_rows
 from dara.config import RunSpec
 from dara.evaluation.records import Metric
 from dara.methods import load_method
-from dara.runs import base_id, run_id, spec_sha256
+from dara.runs import base_id, run_id
+from dara.store import spec_sha256
 from dara.training.metrics import ENGINE_METRICS, step_metrics
 from project import ROOT
 

@@ -14,7 +14,7 @@ from dara.evaluation import scorers
 from dara.files import read_text
 from dara.loading import ConfigurationError, merge, read_yaml
 from dara.planning import cost
-from dara.runs import canonical_json
+from dara.store import canonical_json
 from project import ROOT
 
 

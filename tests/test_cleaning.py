@@ -22,9 +22,8 @@ from dara.cli import main
 from dara.dag import Workflow
 from dara.evaluation.generate import generate_checkpoints
 from dara.loading import ConfigurationError, merge, read_yaml
-from dara.locking import directory_lock
-from dara.owners import OWNERS, record_owner
 from dara.specs import Sampling
+from dara.store import OWNERS, directory_lock, record_owner
 from dara.training.openrlhf import checkpoints as openrlhf_checkpoints
 from dara.training.openrlhf.engine import keep_end
 from dara.training.run_files import last_resumable

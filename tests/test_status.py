@@ -9,7 +9,6 @@ import pytest
 from dara.cli import main
 from dara.dag import Workflow
 from dara.loading import load_preset, merge, read_yaml
-from dara.locking import directory_lock
 from dara.status import (
     LAST_BYTES,
     failed_preparations,
@@ -21,6 +20,7 @@ from dara.status import (
     slurm_said,
     status,
 )
+from dara.store import directory_lock
 from project import ROOT
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from dara.cli import main
 from dara.loading import read_yaml
-from dara.locking import directory_lock
+from dara.store import directory_lock
 from project import ROOT
 
 SMOKE = ["--profile", "profiles/local", "--configfile", "config/presets/smoke.yaml"]

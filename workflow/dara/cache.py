@@ -17,7 +17,8 @@ from dara.config import Benchmark, RunSpec
 from dara.evaluation.scorers import covers
 from dara.files import gzipped, write_atomically
 from dara.manifests import saved_steps
-from dara.runs import Evaluation, canonical_json, spec_sha256
+from dara.runs import Evaluation
+from dara.store import canonical_json, spec_sha256
 
 log = logging.getLogger(__name__)
 

@@ -32,10 +32,9 @@ from dara.dag import Workflow
 from dara.evaluation.scorers import covers
 from dara.files import read_json, remove
 from dara.loading import load_all_presets, load_configuration, merge, read_yaml
-from dara.locking import LockedError, directory_lock
-from dara.owners import why_kept
 from dara.runs import Evaluation, joined, plan_runs
 from dara.status import WORKFLOW_LOCK, is_held
+from dara.store import LockedError, directory_lock, reason_to_keep
 from dara.training.openrlhf.checkpoints import STATES, output_of
 from dara.training.run_files import RESUME_ONLY, checkpoints
 
@@ -75,7 +74,7 @@ def clean(flow: Workflow, *, dry_run: bool) -> str:
     if not dry_run:
         for removal in removals:
             _remove(removal, flow)
-    kept = [kept_line(work, why) for work in _works(flow) if (why := why_kept(work, flow.paths.results))]
+    kept = [kept_line(work, why) for work in _works(flow) if (why := reason_to_keep(work, flow.paths.results))]
     return "\n".join([*kept, table(removals, dry_run=dry_run)])
 
 
@@ -85,7 +84,7 @@ def find(flow: Workflow, now: float | None = None) -> list[Removal]:
     planned = _planned(presets)
     found: list[Removal] = []
     for work in _works(flow):
-        if is_held(work / "lock") or why_kept(work, flow.paths.results):
+        if is_held(work / "lock") or reason_to_keep(work, flow.paths.results):
             continue
         manifests = sorted(flow.paths.results.glob(f"*/runs/{work.name}/manifest.json"))
         if manifests:
@@ -150,12 +149,12 @@ def _of_preset(flow: Workflow) -> Iterator[Removal | str]:
     needed = _needed_elsewhere(flow)
     # Base models have no record of who starts from them.
     outside = not scratch.resolve().is_relative_to(Path.cwd())
-    shared = outside or any(why_kept(work, flow.paths.results) for work in _works(flow))
+    shared = outside or any(reason_to_keep(work, flow.paths.results) for work in _works(flow))
     for path in sorted(root.glob("runs/*")):
         work = scratch / path.name
         if not work.is_dir():
             continue
-        why = why_kept(work, flow.paths.results) or needed.get(path.name)
+        why = reason_to_keep(work, flow.paths.results) or needed.get(path.name)
         yield kept_line(work, why) if why else Removal("results", work, size_of(work))
     for path in sorted(root.glob("models/*")):
         model = scratch / "models" / path.name

@@ -19,8 +19,9 @@ from dara.manifests import saved_steps
 from dara.outputs import Outputs
 from dara.places import make_writable
 from dara.preflight import check_cached_only, check_preset_of_files, python_of
-from dara.runs import Paths, Plan, base_id, canonical_json, data_id, model_id, plan_runs
+from dara.runs import Paths, Plan, base_id, data_id, model_id, plan_runs
 from dara.specs import PUBLISHED_BENCHMARKS, VALIDATION_OF_TASK
+from dara.store import canonical_json
 
 RUN_FILES = ("metrics.jsonl", "rewards.npz", "samples.jsonl.gz", "timings.json", "manifest.json")
 FRAMES = ("runs", "training_curves", "checkpoint_scores", "score_intervals", "crossings", "energies")

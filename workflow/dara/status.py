@@ -196,7 +196,7 @@ def steps_in(metrics: Path) -> int:
 
 
 def is_held(lock: Path) -> bool:
-    """Whether a live process holds a lock of `dara.locking`; looked at without waiting and without keeping it."""
+    """Whether a live process holds a lock of `dara.store`; looked at without waiting and without keeping it."""
     if not lock.is_file():
         return False
     with lock.open("rb") as file:

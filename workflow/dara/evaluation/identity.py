@@ -20,7 +20,7 @@ from dara.evaluation.samplers import Sampler
 from dara.evaluation.score import BENCHMARKS, identity_path, responses_path
 from dara.evaluation.tokenizer import SETTINGS_FILES
 from dara.files import read_json, write_atomically
-from dara.locking import HANDOVER_SECONDS, directory_lock
+from dara.store import HANDOVER_SECONDS, directory_lock
 
 # Made in one piece, in seconds, from one stream of random numbers. Their scores are kept in git, so their identities
 # stay as they are.

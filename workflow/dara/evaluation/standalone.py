@@ -15,8 +15,8 @@ from dara.evaluation.bfcl_groups import CATEGORIES
 from dara.evaluation.generate import generate_checkpoints
 from dara.evaluation.records import Metric
 from dara.evaluation.score import read_scores, score_checkpoints, scorer_path, scores_path, summarise
-from dara.locking import HANDOVER_SECONDS, directory_lock
 from dara.specs import Sampling
+from dara.store import HANDOVER_SECONDS, directory_lock
 
 if TYPE_CHECKING:
     from dara.data.hub import Fetch

@@ -17,9 +17,8 @@ import numpy as np
 
 from dara.config import RunSpec
 from dara.files import sha256
-from dara.locking import HANDOVER_SECONDS, directory_lock
-from dara.owners import record_owner
 from dara.runs import check_source, run_id
+from dara.store import HANDOVER_SECONDS, directory_lock, record_owner
 from dara.training import run_files
 from dara.training.deadline import Deadline, OutOfTime
 from dara.training.divergence import Divergence

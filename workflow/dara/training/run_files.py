@@ -26,7 +26,8 @@ from dara.config import RunSpec
 from dara.files import gunzip, remove, sha256, write_atomically
 from dara.git import GitError
 from dara.git import commit as git_commit
-from dara.runs import run_id, spec_sha256
+from dara.runs import run_id
+from dara.store import spec_sha256
 from dara.training.divergence import Divergence
 
 log = logging.getLogger(__name__)

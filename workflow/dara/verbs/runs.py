@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dara.files import read_json
-from dara.locking import HANDOVER_SECONDS, directory_lock
 from dara.manifests import (
     cases_directory,
     check_inputs,
@@ -22,6 +21,7 @@ from dara.manifests import (
     model_sums,
     saved_steps,
 )
+from dara.store import HANDOVER_SECONDS, directory_lock
 
 if TYPE_CHECKING:
     from dara.config import Resources
