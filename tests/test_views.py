@@ -297,6 +297,7 @@ def test_published_experiments_are_those_with_numbers(views):
         ("sparse_reward: format", "sparse_rewards: format", "tool_main.sparse_rewards: unknown key; did you mean 'sparse_r"),
         ("&six [grpo,", "&six [grop,", "tool_main.methods: 'grop' is not a method of config/methods.yaml; did you mean 'grpo'"),
         ("learning: learning_curves", "learning: learning", "tool_main.figures.learning: 'learning' is not a module of"),
+        ("learning: learning_curves", "learning: style", "tool_main.figures.learning: 'style' is not a module of"),
         ("math_crossing: crossing_strip", "learning: crossing_strip", "math_main.figures.learning stands in tool_main too"),
         ("tool_main:\n", "tool_main:\n  experiment: other\n", "tool_main.experiment is 'other'; it must be 'tool_main'"),
         ("fixed_weight:\n", "fixed_weight: 3\nother:\n", "fixed_weight: "),
