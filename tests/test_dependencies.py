@@ -74,7 +74,7 @@ DRAWN = ("table", "figure", "side_by_side")
 PUBLISHED = ("published_table", "published_figure")
 SUMMARIES = ("tool_summary", "math_summary")
 COMMENTED = [f"analysis/{name}.py" for name in ("crossing", "tables/score_pairs", "figures/style", "view_published")]
-COMMENTED += [f"{name}.py" for name in ("report/html", "dag", "training/trl", "evaluation/generate", "rewards/math")]
+COMMENTED += [f"{name}.py" for name in ("report/page", "dag", "training/trl", "evaluation/generate", "rewards/math")]
 EDITS = {
     "a comment": [(name, "from __future__", "# why\nfrom __future__") for name in COMMENTED],
     "a statistic": [("analysis/crossing.py", "WINDOW = 10", "WINDOW = 5")],
