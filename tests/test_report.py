@@ -17,7 +17,7 @@ from dara.report import page as page_module
 from dara.report import write_report
 from dara.report.claims import read_claims
 from dara.report.page import parts, prose, visible
-from dara.runs import spec_sha256
+from dara.store import spec_sha256
 from project import ROOT
 
 

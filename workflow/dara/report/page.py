@@ -28,7 +28,7 @@ from dara.dag import Workflow
 from dara.files import gunzip, read_json, sha256, write_atomically
 from dara.report.claims import Sources, assess, check_formulas, other_methods, read_claims
 from dara.report.verdicts import OF_CLAIMS
-from dara.runs import spec_sha256
+from dara.store import spec_sha256
 
 MIME = {".png": "image/png", ".svg": "image/svg+xml"}
 
