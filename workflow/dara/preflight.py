@@ -12,11 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dara.benchmarks import names_of
 from dara.engines import ENGINES
 from dara.loading import ConfigurationError, read_yaml
 from dara.profiles import gpus_asked
+from dara.runs import evaluation_id
 from dara.snakemake_command import Command
-from dara.specs import PUBLISHED_BENCHMARKS, HubData, HubModel
+from dara.specs import HubData, HubModel
 from dara.system import sentence
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ def check_available(flow: Workflow) -> None:
     from dara.data import hub
     from dara.data.published import sources_of, sources_of_benchmark
 
-    benchmarks = {item.name for run in flow.plan.runs for item in flow.benchmarks_of(run)} & {*PUBLISHED_BENCHMARKS}
+    benchmarks = {item.name for run in flow.plan.runs for item in flow.benchmarks_of(run)} & {*names_of("published")}
     sources = [name for spec in data for name in sources_of(spec)]
     sources += [name for benchmark in benchmarks for name in sources_of_benchmark(benchmark)]
     fetch = hub.fetch_as_configured(flow.root, json.loads(flow.fetching))
@@ -136,7 +138,7 @@ def check_gpus(flow: Workflow, command: Command) -> None:
             )
         own = flow.resources(run).evaluation_gpus
         for benchmark in flow.benchmarks_of(run) if own else ():
-            rule = "evaluate_part" if flow.evaluation_parts(run, benchmark.name) else "evaluate"
+            rule = "evaluate_part" if flow.evaluation_parts(run, evaluation_id(benchmark)) else "evaluate"
             asked = gpus_asked(command, rule, own)
             if asked < benchmark.tensor_parallel:
                 raise ConfigurationError(

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from dara.engines import ENGINES
 from dara.files import read_json
 from dara.manifests import (
-    cases_directory,
     check_inputs,
     checkpoints,
     checksums,
@@ -22,7 +21,7 @@ from dara.manifests import (
     model_sums,
     saved_steps,
 )
-from dara.store import HANDOVER_SECONDS, directory_lock
+from dara.store import directory_lock
 
 if TYPE_CHECKING:
     from dara.config import Resources
@@ -105,18 +104,18 @@ def evaluate(arguments: argparse.Namespace) -> None:
         _evaluate_model(arguments)
         return
     _refuse(arguments, ("limit", "samples", "batch_size", "max_response_tokens"), "with --model")
-    from dara.config import Benchmark
+    from dara.benchmarks import definition
     from dara.evaluation.generate import Part, gather, generate_checkpoints
+    from dara.specs import Benchmark
 
     if arguments.manifest is None:
         raise ValueError("name the manifest of a run or of a base model, or any model with --model DIRECTORY_OR_ID")
     benchmark, out = _parsed(Benchmark, arguments.benchmark, "--benchmark"), _needed(arguments, "out")
     part = Part.parse(arguments.part) if arguments.part else None
-    cases = cases_directory(benchmark.name, _needed(arguments, "data"))
+    cases = _needed(arguments, "data").parent / definition(benchmark.name).cases_folder
     asked = _steps(arguments)
     made = {step: path for step, path in checkpoints(arguments.manifest).items() if step in asked}
-    name = f".{benchmark.name}.{f'part{part.number}' if part else 'lock'}"
-    with directory_lock(out / name, seconds=HANDOVER_SECONDS):
+    with directory_lock(out / (f".part{part.number}" if part else ".lock")):
         if arguments.gather:
             gather(list(made), benchmark, cases, out)
         else:
@@ -150,7 +149,7 @@ def _refuse(arguments: argparse.Namespace, names: Sequence[str], form: str) -> N
 
 
 def _evaluate_model(arguments: argparse.Namespace) -> None:
-    from dara.evaluation.standalone import evaluate_model
+    from dara.standalone import evaluate_model
 
     names = ("limit", "sampler", "out", "batch_size", "samples", "max_response_tokens")
     settings = {name: getattr(arguments, name) for name in names}
@@ -158,22 +157,19 @@ def _evaluate_model(arguments: argparse.Namespace) -> None:
 
 
 def score(arguments: argparse.Namespace) -> None:
-    """Score the responses below a directory, and write the checksums of the score files."""
-    from dara.config import Benchmark
-    from dara.evaluation.score import copy_responses, identity_path, score_checkpoints, scores_path
-    from dara.files import sha256, write_atomically
+    """Score the responses in a directory."""
+    from dara.benchmarks import definition
+    from dara.evaluation.grading import score_checkpoints
+    from dara.evaluation.records import copy_responses, responses_manifest
+    from dara.specs import Benchmark
 
     benchmark, out = _parsed(Benchmark, arguments.benchmark, "--benchmark"), arguments.out
-    with directory_lock(out / f".{benchmark.name}.lock", seconds=HANDOVER_SECONDS):
+    with directory_lock(out / ".lock"):
         if arguments.responses is not None and arguments.responses.resolve() != out.resolve():
-            copy_responses(arguments.responses, out, benchmark.name)
-        identity = read_json(identity_path(out, benchmark.name))
-        steps = [int(step) for step in identity["checkpoints"]]
-        cases = cases_directory(benchmark.name, arguments.data)
+            copy_responses(arguments.responses, out)
+        steps = [int(step) for step in responses_manifest(out)["checkpoints"]]
+        cases = arguments.data.parent / definition(benchmark.name).cases_folder
         score_checkpoints(out, steps, benchmark, cases, workers=arguments.workers)
-        files = [scores_path(out, step, benchmark.name) for step in steps]
-        listing = {str(path.relative_to(out)): sha256(path) for path in files}
-        write_atomically(out / f"{benchmark.name}.scored.json", json.dumps(listing, indent=2) + "\n")
 
 
 def _needed(arguments: argparse.Namespace, name: str) -> Path:
