@@ -12,8 +12,8 @@ import pandas as pd
 
 from dara.analysis.frames import rows_to_frame
 from dara.analysis.scores import score_rows
+from dara.data.math_sets import SETS
 from dara.evaluation.bfcl_groups import CATEGORIES
-from dara.evaluation.math_sets import SETS
 from dara.evaluation.score import BENCHMARKS, summarise
 
 CASES = 10

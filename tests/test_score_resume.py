@@ -15,7 +15,8 @@ from typing import ClassVar
 import pytest
 
 from dara.config import Benchmark, RunSpec
-from dara.data import SOURCES, held_out
+from dara.data import SOURCES
+from dara.data.generated import held_out
 from dara.evaluation import bfcl_v4, score, scorers, scoring
 from dara.evaluation.oracle import oracle_response
 from dara.evaluation.progress import Progress
@@ -349,7 +350,7 @@ def test_cached_responses_get_the_scores_that_are_kept(task: str, tmp_path: Path
     run = sorted((ROOT / "results" / "cached").glob(f"{task}-*"))[0]
     spec = RunSpec.model_validate_json((run / "spec.json").read_text())
     settings = Benchmark.model_validate_json(next(run.glob("*.benchmark.json")).read_text())
-    for file, rows in SOURCES[spec.data.source].benchmark_files(held_out(spec.data)).items():
+    for file, rows in SOURCES[spec.data.source].generator.benchmark_files(held_out(spec.data)).items():
         (tmp_path / "cases" / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "cases" / file).write_text("".join(json.dumps(row) + "\n" for row in rows))
     step = sorted(int(path.name.removeprefix("step_")) for path in (run / "scores").glob("step_*"))[-1]

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, PlainSerializer, Tag, model_validator
 
+from dara.data import SOURCES
 from dara.places import as_written, check_name, check_output, expanded
 from dara.rewards import check_params, reward_ranges
 
@@ -31,7 +32,11 @@ PRECISION = "of the policy; master weights are float32 in either case"
 NORMALIZATION = "token: methods that normalise over responses normalise over tokens, as the paper's tool training does"
 SAMPLER_SEED = "seed of the rollouts' sampling; none: the run's seed"
 
-SOURCES_OF_TASK = {"tool_calling": ("laptop_tools", "toolrl"), "math": ("laptop_math", "deepscaler")}
+SOURCES_OF_TASK = {
+    task: tuple(name for name, one in SOURCES.items() if one.task == task) for task in ("tool_calling", "math")
+}
+Generated = Literal[tuple(name for name, one in SOURCES.items() if one.generator)]
+Public = Literal[tuple(name for name, one in SOURCES.items() if one.read)]
 BENCHMARKS_OF_TASK = {"tool_calling": ("laptop_tools", "bfcl_v4"), "math": ("laptop_math", "math_five")}
 PUBLISHED_BENCHMARKS = ("bfcl_v4", "math_five")
 VALIDATION_OF_TASK = {"tool_calling": "toolrl_validation", "math": "deepscaler_validation"}
@@ -80,7 +85,7 @@ class Optimizer(Model):
 class DataSpec(Model):
     """Generated problems, split into training prompts and held-out cases."""
 
-    source: Literal["laptop_tools", "laptop_math"] = Field(description="the generator in dara/data/")
+    source: Generated = Field(description="the generator in dara/data/")
     version: Positive = Field(1, description="version of the preparation; a changed generator needs another here")
     seed: Seed = Field(description="seed of the generator")
     train_rows: Positive = Field(description="training prompts")
@@ -90,7 +95,7 @@ class DataSpec(Model):
 class HubData(Model):
     """A published data set, fetched at a pinned revision and prepared for one model."""
 
-    source: Literal["toolrl", "deepscaler"] = Field(description="the data set; its module is in dara/data/")
+    source: Public = Field(description="the data set; its module is in dara/data/")
     version: Positive = Field(1, description="version of the preparation; a changed preparation needs another here")
     revision: Revision = Field(description="commit of the data set")
     max_prompt_tokens: Positive = Field(description="prompts with more tokens are left out, and counted")

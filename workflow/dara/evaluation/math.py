@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dara.evaluation import math_sets
+from dara.data import math_sets
+from dara.data.public import question
 from dara.evaluation.records import Case, Metric, Response, plain_metric, read_jsonl
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def prompt(case: Case) -> str | list[dict[str, str]]:
     """The complete text that a laptop model continues, or the one user message that a chat model is asked."""
     if "prompt" in case.question:
         return case.question["prompt"]
-    return [{"role": "user", "content": math_sets.question(case.question["problem"].strip())}]
+    return [{"role": "user", "content": question(case.question["problem"].strip())}]
 
 
 def make_scorer() -> Any:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dara.config import Benchmark
-from dara.evaluation import bfcl_v4, math_sets
+from dara.data import math_sets
+from dara.evaluation import bfcl_v4
 from dara.evaluation.bfcl_groups import CATEGORIES
 from dara.evaluation.generate import generate_checkpoints
 from dara.evaluation.records import Metric
@@ -152,7 +153,7 @@ def _cases_directory(benchmark: str, out: Path, fetch: Fetch) -> Path:
     """BFCL-v4's cases stand in an installed package; others are prepared beside the responses, once."""
     if benchmark == bfcl_v4.NAME:
         return bfcl_v4.data_directory()
-    from dara.data.published import prepare_benchmark
+    from dara.data.prepare import prepare_benchmark
 
     prepared = out / "cases" / benchmark
     if not (prepared / "manifest.json").is_file():
