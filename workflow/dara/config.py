@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from dara.rewards import REWARDS
 from dara.specs import (
     BENCHMARKS_OF_TASK,
     KL,
@@ -166,6 +167,10 @@ class Experiment(Model):
     question: str = Field(min_length=1, description="what it asks, in one sentence")
     task: Task
     rewards: tuple[str, ...] = Field(min_length=1, description="the K rewards, in order")
+    reward_functions: dict[Name, str] = Field(
+        default={},
+        description="a user's own rewards: FILE.py:FUNCTION relative to config/, or package.module:FUNCTION",
+    )
     sparse_reward: str = Field(description="the reward whose crossing answers the question")
     methods: Annotated[tuple[str, ...], Field(min_length=1)] | Literal["all"] = Field(
         description="rows of config/methods.yaml, or all of them"
@@ -189,7 +194,8 @@ class Experiment(Model):
 
     @model_validator(mode="after")
     def _consistent(self) -> Experiment:
-        check_rewards(self.task, self.rewards, {})
+        check_rewards(self.task, self.rewards, {}, self.reward_functions)
+        self._check_own_rewards()
         for where, name in [("sparse_reward", self.sparse_reward), *(("thresholds", key) for key in self.thresholds)]:
             if name not in self.rewards:
                 raise ValueError(f"{where}: {name!r} is not one of the experiment's rewards {list(self.rewards)}")
@@ -197,6 +203,12 @@ class Experiment(Model):
             if not levels or len(set(levels)) != len(levels):
                 raise ValueError(f"thresholds.{reward}: needs one or more levels, each once (given: {list(levels)})")
         return self
+
+    def _check_own_rewards(self) -> None:
+        for name in self.reward_functions:
+            if name in REWARDS[self.task] or name not in self.rewards:
+                why = "is the name of a built-in reward" if name in REWARDS[self.task] else "is not in `rewards`"
+                raise ValueError(f"reward_functions: {name!r} {why}; name an own reward of `rewards`")
 
 
 class TaskSettings(Model):
@@ -312,7 +324,8 @@ class Preset(Model):
     @model_validator(mode="after")
     def _tasks(self) -> Preset:
         for task, settings in self.tasks.items():
-            check_rewards(task, (), settings.reward_params)
+            known = {name: value for name, value in settings.reward_params.items() if name in REWARDS[task]}
+            check_rewards(task, (), known)  # names of others: `loading`, which knows the experiments' own rewards
             limit = settings.reward_params.get("length", {}).get("limit")
             if task == "math" and limit is not None and limit != settings.benchmark.length_limit:
                 raise ValueError(

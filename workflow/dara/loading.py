@@ -12,6 +12,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from dara.config import Configuration, Experiment, Matrix, MethodEntry, ModelEntry, Preset, TaskSettings
 from dara.places import check_name, why_no_directory
+from dara.plugins import METHOD, REWARD, source_file
+from dara.rewards import check_names
 from dara.specs import SOURCES_OF_TASK, Model, checkpoint_steps
 
 
@@ -139,8 +141,16 @@ def check_method_parameters(configuration: Configuration, *, unused: bool = Fals
 
     from dara.methods import load_method
     from dara.methods.contract import FAILURES
-    from dara.rewards import reward_ranges
+    from dara.rewards import check_params, load_rewards, reward_ranges
 
+    for name in configuration.preset.experiments:
+        experiment = configuration.experiments[name]
+        try:
+            load_rewards(experiment.task, experiment.reward_functions, configuration.directory)
+            params = configuration.preset.tasks[experiment.task].reward_params
+            check_params(experiment.task, {key: params[key] for key in experiment.reward_functions if key in params})
+        except ValueError as error:
+            raise ConfigurationError(f"config/experiments/{name}.yaml: reward_functions: {error}") from None
     for name, entry in configuration.methods.items():
         asking = [
             configuration.experiments[experiment]
@@ -340,11 +350,15 @@ def _check_references(configuration: Configuration, files: list[Path]) -> None:
                 raise ConfigurationError(
                     f"{where}.models: {model!r} is a model for another task than {experiment.task}"
                 )
+        for reward, function in experiment.reward_functions.items():
+            _check_source(f"config/experiments/{name}.yaml: reward_functions.{reward}", function, configuration, REWARD)
         listed = f"{where}.methods" if matrix.methods else f"config/experiments/{name}.yaml: methods"
         for method in configuration.methods_of(experiment, matrix):
             check_known(listed, method, configuration.methods, "a method of config/methods.yaml")
-            _check_source(configuration, method)
+            entry = configuration.methods[method]
+            _check_source(f"{configuration.directory / 'methods.yaml'}: {method}", entry.function, configuration)
         _check_evaluation(name, matrix, preset.tasks[experiment.task], files)
+    _check_reward_params(configuration, files)
     chosen = {name: configuration.experiments[name] for name in preset.experiments}
     _check_outputs(chosen, lambda name: f"config/experiments/{name}.yaml: ")
 
@@ -380,17 +394,32 @@ def check_directories(preset: Preset, values: dict[str, Any], files: list[Path])
         )
 
 
-def _check_source(configuration: Configuration, method: str) -> None:
-    """ConfigurationError if the file of a user's own method is not there."""
-    function = configuration.methods[method].function
+def _check_source(where: str, function: str | None, configuration: Configuration, example: str = METHOD) -> None:
+    """ConfigurationError if the file of a user's own function is not there."""
     if function is None:
         return
-    from dara.methods import source_file  # imports torch, which plans without a user's own method do not need
-
     try:
-        source_file(function, configuration.directory)
+        source_file(function, configuration.directory, example=example)
     except ValueError as error:
-        raise ConfigurationError(f"{configuration.directory / 'methods.yaml'}: {method}: {error}") from None
+        raise ConfigurationError(f"{where}: {error}") from None
+
+
+def _check_reward_params(configuration: Configuration, files: list[Path]) -> None:
+    """ConfigurationError for parameters of a reward that neither a task has nor one of its experiments brings."""
+    preset = configuration.preset
+    for task, settings in preset.tasks.items():
+        own = [
+            name
+            for experiment in map(configuration.experiments.get, preset.experiments)
+            if experiment.task == task
+            for name in experiment.reward_functions
+        ]
+        for name in settings.reward_params:
+            try:
+                check_names(task, [name], own)
+            except ValueError as error:
+                key = ("tasks", task, "reward_params", name)
+                raise ConfigurationError(f"{_origin(key, files)}: {'.'.join(key[:3])}: {error}") from None
 
 
 def check_known(where: str, name: str, known: Any, what: str) -> None:

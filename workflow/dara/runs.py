@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from dara.config import Configuration, Experiment, Matrix, ModelEntry, TaskSettings
-from dara.specs import AnyData, AnyModel, Benchmark, Engine, Filter, HubData, HubModel, MethodSpec, ModelSpec, RunSpec
+from dara.plugins import source_sha256
+from dara.specs import (
+    AnyData,
+    AnyModel,
+    Benchmark,
+    Engine,
+    Filter,
+    HubData,
+    HubModel,
+    MethodSpec,
+    ModelSpec,
+    RewardSpec,
+    RunSpec,
+)
 from dara.store import spec_hash
 
 CONTRACT = 1
@@ -145,6 +157,10 @@ def run_spec(
         filter=_filter(settings, entry),
         precision=settings.precision,
         sampler_seed=settings.sampler_seed,
+        reward_functions={
+            name: RewardSpec(function=function, source_sha256=source_sha256(function, configuration.directory))
+            for name, function in experiment.reward_functions.items()
+        },
     )
 
 
@@ -171,25 +187,21 @@ def _filter(settings: TaskSettings, entry: ModelEntry) -> Filter | None:
 def method_spec(configuration: Configuration, name: str) -> MethodSpec:
     """The method as runs use it; a user's file enters with its checksum, so that an edited function is a new run."""
     entry = configuration.methods[name]
-    checksum = source_checksum(entry.function, configuration.directory) if entry.function else None
+    checksum = source_sha256(entry.function, configuration.directory) if entry.function else None
     return MethodSpec(name=name, function=entry.function, source_sha256=checksum, params=entry.params)
 
 
-def source_checksum(function: str, directory: Path | None) -> str:
-    """Checksum of the file of a user's own method; a file is relative to `directory`. ValueError if there is none."""
-    from dara.methods import source_file  # imports torch, which plans without a user's own method do not need
-
-    return hashlib.sha256(source_file(function, directory).read_bytes()).hexdigest()
-
-
 def check_source(spec: RunSpec, directory: Path | None) -> None:
-    """ValueError if the user's method was edited after the run was planned."""
+    """Raise ValueError if a file of the user's own was edited after the run was planned."""
     method = spec.method
-    if method.function and source_checksum(method.function, directory) != method.source_sha256:
-        raise ValueError(
-            f"{method.function} (method {method.name}) was edited after run {run_id(spec)} was planned; "
-            "start the workflow again, which plans a new run for the edited method"
-        )
+    own = [("method", method.name, method.function, method.source_sha256)] if method.function else []
+    own += [("reward", name, one.function, one.source_sha256) for name, one in spec.reward_functions.items()]
+    for kind, name, function, planned in own:
+        if source_sha256(function, directory) != planned:
+            raise ValueError(
+                f"{function} ({kind} {name}) was edited after run {run_id(spec)} was planned; "
+                f"start the workflow again, which plans a new run for the edited {kind}"
+            )
 
 
 @dataclass(frozen=True)

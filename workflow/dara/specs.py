@@ -6,13 +6,14 @@ before. Each model refuses unknown keys; `docs/configuration.md` is generated fr
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, PlainSerializer, Tag, model_validator
 
 from dara.data import SOURCES
 from dara.places import as_written, check_name, check_output, expanded
-from dara.rewards import check_params, reward_ranges
+from dara.rewards import check_names, check_params
 
 Task = Literal["tool_calling", "math"]
 Name = Annotated[str, AfterValidator(check_name)]
@@ -175,6 +176,13 @@ class MethodSpec(Model):
     params: dict[str, Any] = Field(default={}, description="parameters of the method")
 
 
+class RewardSpec(Model):
+    """A user's own reward, as a run uses it."""
+
+    function: str = Field(description="where the function is")
+    source_sha256: str = Field(description="checksum of that file, so that an edited reward is a new run")
+
+
 class KL(Model):
     """A penalty on the KL divergence from the base model."""
 
@@ -226,10 +234,13 @@ class RunSpec(Model):
     filter: Filter | None = Field(None, description="dynamic sampling; none: every group is trained on")
     precision: Precision = Field("float32", description=PRECISION)
     sampler_seed: Seed | None = Field(None, description=SAMPLER_SEED)
+    reward_functions: dict[str, RewardSpec] = Field(
+        default={}, exclude_if=lambda own: not own, description="a user's own rewards among `rewards`"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> RunSpec:
-        check_rewards(self.task, self.rewards, self.reward_params)
+        check_rewards(self.task, self.rewards, self.reward_params, self.reward_functions)
         check_choice("data.source", self.data.source, SOURCES_OF_TASK[self.task])
         check_groups(self.prompts_per_step, self.optimizer.updates_per_step)
         if self.filter and self.filter.candidate_prompts < self.prompts_per_step:
@@ -311,10 +322,15 @@ def check_groups(prompts_per_step: int, updates_per_step: int) -> None:
         )
 
 
-def check_rewards(task: str, rewards: tuple[str, ...], params: dict[str, dict[str, float]]) -> None:
-    """Raise ValueError unless `rewards` are distinct rewards of `task` and `params` belongs to rewards of the task."""
-    reward_ranges(task, rewards)
-    check_params(task, params)
+def check_rewards(
+    task: str, rewards: tuple[str, ...], params: Mapping[str, Mapping[str, float]], own: Collection[str] = ()
+) -> None:
+    """Raise ValueError unless `rewards` are distinct rewards of `task` and `params` belongs to rewards of the task.
+
+    own: names of a user's own rewards.
+    """
+    check_names(task, rewards, own)
+    check_params(task, params, own)
     if len(set(rewards)) != len(rewards):
         raise ValueError(f"rewards has an entry twice: {list(rewards)}")
 

@@ -10,16 +10,17 @@ from torch import Tensor
 
 from dara.config import RunSpec
 from dara.methods import Method, Output, load_method
-from dara.rewards import reward_ranges
+from dara.rewards import load_rewards, reward_ranges
 
 
 def run_method(spec: RunSpec, methods_dir: Path | None = None) -> Method:
-    """The method of a run with its parameters.
+    """The method of a run with its parameters; the run's own rewards are loaded, too.
 
     A run with `final_normalization: token` lets the methods whose own normalisation is over responses normalise over
     tokens; a method that has another of its own, or is given one by its parameters, keeps that.
-    methods_dir: where a user's own method files are relative to.
+    methods_dir: where a user's own files are relative to.
     """
+    load_rewards(spec.task, {name: one.function for name, one in spec.reward_functions.items()}, methods_dir)
     entry = spec.method
     method = load_method(entry.name, function=entry.function, base_dir=methods_dir, **entry.params)
     own = method.default_final_normalization == "response" and "final_normalization" not in entry.params

@@ -78,7 +78,7 @@ def prepare(start: Start, resources: Resources, ray_address: str | None, keep_ad
         output=output,
         model_dir=job.model_dir.resolve(),
         prompts=prompts,
-        reward_file=write_reward_file(output, start.spec),
+        reward_file=write_reward_file(output, start.spec, job.methods_dir),
         methods_dir=job.methods_dir.resolve() if job.methods_dir else None,
         done=done,
         started=time.time() - (time.monotonic() - start.started),

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from openrlhf.utils.agent import SingleTurnAgentExecutor
 
+from dara.rewards import load_rewards
 from dara.training.openrlhf.labels import Label
 from dara.training.scoring import score_sample
 
@@ -22,9 +23,12 @@ class RewardExecutor(SingleTurnAgentExecutor):
     task: ClassVar[str]
     rewards: ClassVar[Sequence[str]]
     reward_params: ClassVar[Mapping[str, Mapping[str, float]]]
+    reward_functions: ClassVar[Mapping[str, str]] = {}
+    own_files: ClassVar[str | None] = None
 
     def __init__(self) -> None:
         super().__init__(None)
+        load_rewards(self.task, self.reward_functions, self.own_files)
 
     async def execute(
         self,
