@@ -21,7 +21,6 @@ from dara.specs import (
     NORMALIZATION,
     PRECISION,
     SAMPLER_SEED,
-    SOURCES_OF_TASK,
     VALIDATION_OF_TASK,
     AnyData,
     AnyModel,
@@ -40,6 +39,7 @@ from dara.specs import (
     Normalization,
     Optimizer,
     OutputName,
+    OwnData,
     PathText,
     Positive,
     PositiveFloat,
@@ -53,6 +53,7 @@ from dara.specs import (
     Task,
     WarmStart,
     check_choice,
+    check_data,
     check_groups,
     check_rewards,
 )
@@ -75,6 +76,7 @@ __all__ = [  # the specifications that a configuration is made of, so that one i
     "ModelEntry",
     "ModelSpec",
     "Optimizer",
+    "OwnData",
     "Preset",
     "Resources",
     "RunSpec",
@@ -332,7 +334,7 @@ class Preset(Model):
                     f"tasks.math.benchmark.length_limit is {settings.benchmark.length_limit}, but the length reward's "
                     f"limit is {limit:g}; Exceed counts what the reward forbids"
                 )
-            check_choice(f"tasks.{task}.data.source", settings.data.source, SOURCES_OF_TASK[task])
+            check_data(f"tasks.{task}.data.source", settings.data, task)
             check_choice(f"tasks.{task}.benchmark.name", settings.benchmark.name, BENCHMARKS_OF_TASK[task])
             if settings.validation:
                 allowed = (VALIDATION_OF_TASK[task],)

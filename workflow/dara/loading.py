@@ -12,9 +12,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from dara.config import Configuration, Experiment, Matrix, MethodEntry, ModelEntry, Preset, TaskSettings
 from dara.places import check_name, why_no_directory
-from dara.plugins import METHOD, REWARD, source_file
+from dara.plugins import DATA, METHOD, REWARD, source_file
 from dara.rewards import check_names
-from dara.specs import SOURCES_OF_TASK, Model, checkpoint_steps
+from dara.specs import SOURCES_OF_TASK, Model, OwnData, checkpoint_steps
 
 
 class ConfigurationError(ValueError):
@@ -274,13 +274,15 @@ def _explain(model: type[BaseModel], values: Any, item: Any, files: list[Path], 
     return f"{where}: {message[0].lower()}{message[1:]}{shown}"
 
 
-UNION_TAGS = {"str", "tuple", "made_model", "hub_model"}
+UNION_TAGS = {"str", "tuple", "made_model", "hub_model", "known_data", "own_data"}
 SOURCES = {source for sources in SOURCES_OF_TASK.values() for source in sources}
 
 
 def _is_union_tag(above: Any, part: Any) -> bool:
     """Whether a part of a location is pydantic's, not a key: the kind of a value, which of data is its source."""
-    return isinstance(part, str) and ("[" in part or part in UNION_TAGS or (above == "data" and part in SOURCES))
+    return isinstance(part, str) and (
+        "[" in part or part in UNION_TAGS or (above in ("data", "known_data") and part in SOURCES)
+    )
 
 
 COMMAND_LINE = "--config on the command line"
@@ -358,7 +360,7 @@ def _check_references(configuration: Configuration, files: list[Path]) -> None:
             entry = configuration.methods[method]
             _check_source(f"{configuration.directory / 'methods.yaml'}: {method}", entry.function, configuration)
         _check_evaluation(name, matrix, preset.tasks[experiment.task], files)
-    _check_reward_params(configuration, files)
+    _check_own(configuration, files)
     chosen = {name: configuration.experiments[name] for name in preset.experiments}
     _check_outputs(chosen, lambda name: f"config/experiments/{name}.yaml: ")
 
@@ -404,10 +406,13 @@ def _check_source(where: str, function: str | None, configuration: Configuration
         raise ConfigurationError(f"{where}: {error}") from None
 
 
-def _check_reward_params(configuration: Configuration, files: list[Path]) -> None:
-    """ConfigurationError for parameters of a reward that neither a task has nor one of its experiments brings."""
+def _check_own(configuration: Configuration, files: list[Path]) -> None:
+    """ConfigurationError for an own data source that is not there, or parameters of a reward that nobody has."""
     preset = configuration.preset
     for task, settings in preset.tasks.items():
+        if isinstance(settings.data, OwnData):
+            where = f"{_origin(('tasks', task, 'data', 'source'), files)}: tasks.{task}.data.source"
+            _check_source(where, settings.data.source, configuration, DATA)
         own = [
             name
             for experiment in map(configuration.experiments.get, preset.experiments)

@@ -18,6 +18,7 @@ from dara.specs import (
     HubModel,
     MethodSpec,
     ModelSpec,
+    OwnData,
     RewardSpec,
     RunSpec,
 )
@@ -29,7 +30,7 @@ CONTRACT = 1
 
 def data_id(spec: AnyData) -> str:
     """Name of a prepared data set."""
-    return f"{spec.source}-{spec_hash(spec)}"
+    return f"{spec.source.rpartition(':')[2]}-{spec_hash(spec)}"
 
 
 def model_id(spec: AnyModel) -> str:
@@ -140,7 +141,7 @@ def run_spec(
         task=experiment.task,
         rewards=experiment.rewards,
         reward_params={name: value for name, value in settings.reward_params.items() if name in experiment.rewards},
-        data=_data_spec(settings, entry),
+        data=_data_spec(settings, entry, configuration.directory),
         model=_model_spec(model, settings, entry),
         method=method_spec(configuration, method),
         group_size=group_size,
@@ -164,11 +165,13 @@ def run_spec(
     )
 
 
-def _data_spec(settings: TaskSettings, entry: ModelEntry) -> AnyData:
-    """The task's data; published data is rendered with the model's own chat template."""
-    if isinstance(settings.data, HubData) and entry.hub:
-        return settings.data.model_copy(update={"tokenizer": f"{entry.hub}@{entry.revision}"})
-    return settings.data
+def _data_spec(settings: TaskSettings, entry: ModelEntry, directory: Path | None) -> AnyData:
+    """Return the task's data; public and own data is rendered with the model's own chat template."""
+    data = settings.data
+    changes = {"source_sha256": source_sha256(data.source, directory)} if isinstance(data, OwnData) else {}
+    if isinstance(data, HubData | OwnData) and entry.hub:
+        changes["tokenizer"] = f"{entry.hub}@{entry.revision}"
+    return data.model_copy(update=changes)
 
 
 def _model_spec(name: str, settings: TaskSettings, entry: ModelEntry) -> AnyModel:

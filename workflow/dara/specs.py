@@ -107,6 +107,17 @@ class HubData(Model):
     decontaminate: bool = Field(False, description="leave out training problems that also stand in a benchmark")
 
 
+class OwnData(Model):
+    """A data set of a user's own, prepared for one model: a function that gives the rows of each split."""
+
+    source: str = Field(pattern=":", description="FILE.py:FUNCTION relative to config/, or package.module:FUNCTION")
+    source_sha256: str | None = Field(None, description="checksum of that file; filled in for each run")
+    max_prompt_tokens: Positive = Field(description="prompts with more tokens are left out, and counted")
+    tokenizer: str | None = Field(
+        None, description="ID@REVISION of the model whose chat template renders the prompts; filled in for each run"
+    )
+
+
 class Architecture(Model):
     """A small Llama with tied embeddings."""
 
@@ -161,7 +172,15 @@ def _model_kind(value: Any) -> str:
     return "hub_model" if isinstance(value, HubModel) or (isinstance(value, dict) and "hub" in value) else "made_model"
 
 
-AnyData = Annotated[DataSpec | HubData, Field(discriminator="source")]
+def _data_kind(value: Any) -> str:
+    source = value.get("source") if isinstance(value, dict) else getattr(value, "source", None)
+    return "own_data" if isinstance(source, str) and ":" in source else "known_data"
+
+
+KnownData = Annotated[DataSpec | HubData, Field(discriminator="source")]
+AnyData = Annotated[
+    Annotated[KnownData, Tag("known_data")] | Annotated[OwnData, Tag("own_data")], Discriminator(_data_kind)
+]
 AnyModel = Annotated[
     Annotated[ModelSpec, Tag("made_model")] | Annotated[HubModel, Tag("hub_model")], Discriminator(_model_kind)
 ]
@@ -241,7 +260,7 @@ class RunSpec(Model):
     @model_validator(mode="after")
     def _consistent(self) -> RunSpec:
         check_rewards(self.task, self.rewards, self.reward_params, self.reward_functions)
-        check_choice("data.source", self.data.source, SOURCES_OF_TASK[self.task])
+        check_data("data.source", self.data, self.task)
         check_groups(self.prompts_per_step, self.optimizer.updates_per_step)
         if self.filter and self.filter.candidate_prompts < self.prompts_per_step:
             raise ValueError(
@@ -333,6 +352,12 @@ def check_rewards(
     check_params(task, params, own)
     if len(set(rewards)) != len(rewards):
         raise ValueError(f"rewards has an entry twice: {list(rewards)}")
+
+
+def check_data(key: str, data: AnyData, task: str) -> None:
+    """Raise ValueError unless the data is of a source for the task; a user's own function is for any."""
+    if not isinstance(data, OwnData):
+        check_choice(key, data.source, SOURCES_OF_TASK[task])
 
 
 def check_choice(key: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -24,8 +24,9 @@ from dara.data.contamination import Match, Text
 from dara.data.generated import build_tokenizer, generator_of, held_out, texts, train_rows
 from dara.data.hub import Fetch, read_pin
 from dara.data.math_sets import SETS, read_set
-from dara.data.public import Exclusion, Problem
-from dara.specs import AnyData, DataSpec, HubData
+from dara.data.public import Exclusion, Problem, own_problems
+from dara.plugins import DATA, source_sha256
+from dara.specs import AnyData, DataSpec, HubData, OwnData
 from dara.store import MANIFEST, checksums, write_manifest
 
 if TYPE_CHECKING:
@@ -33,14 +34,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def prepare(data: AnyData, out: Path, *, fetch: Fetch | None = None) -> None:
+def prepare(data: AnyData, out: Path, *, fetch: Fetch | None = None, own_files: Path | None = None) -> None:
     """Write a data set into `out`, its `manifest.json` last. The same specification gives identical files.
 
     Every data set has `train.jsonl`, rows {"id", "prompt", "reference"} with complete texts as prompts. Generated data
     has `benchmark/` and `tokenizer/`, too; public data `validation/problems.jsonl`, rows {"id", "category", "messages",
     "reference"}, and the lists `excluded.csv` and `contamination.csv`.
 
-    fetch: where public data comes from.
+    fetch: where public data, and the model whose chat template renders it, come from. own_files: where a user's own
+    files are relative to.
 
     Raises:
         ValueError: another version or revision than is made here; too few distinct problems to hold out; no tokenizer;
@@ -49,7 +51,8 @@ def prepare(data: AnyData, out: Path, *, fetch: Fetch | None = None) -> None:
     if isinstance(data, DataSpec):
         _prepare_generated(data, out)
     else:
-        _prepare_public(data, out, fetch)
+        source = _own_source(data, own_files) if isinstance(data, OwnData) else _source(data, fetch)
+        _prepare_rows(data, source, out, fetch)
 
 
 def files_of(data: HubData) -> tuple[str, ...]:
@@ -91,17 +94,17 @@ def _prepare_generated(data: DataSpec, out: Path) -> None:
     logger.info("prepared %s: %d prompts, %d held-out cases", data.source, data.train_rows, data.held_out_rows)
 
 
-def _prepare_public(data: HubData, out: Path, fetch: Fetch) -> None:
-    source = _source(data, fetch)
+def _prepare_rows(data: HubData | OwnData, source: Source, out: Path, fetch: Fetch) -> None:
     tokenizer = _tokenizer(data, fetch)
     train, validation, excluded = source.read(fetch)
-    if len(validation) != data.validation_rows:
+    if isinstance(data, HubData) and len(validation) != data.validation_rows:
         raise ValueError(
             f"data.validation_rows: {data.validation_rows}, but {data.source} has {len(validation)} validation rows; "
             "set that"
         )
     found = contamination.matches(((one.id, one.text) for one in train), _questions(source.benchmarks, fetch))
-    if data.decontaminate:
+    removed = isinstance(data, HubData) and data.decontaminate
+    if removed:
         first = {match.problem: match.case for match in reversed(found)}
         excluded += [Exclusion(one.id, "in_benchmark", first[one.id]) for one in train if one.id in first]
         train = [one for one in train if one.id not in first]
@@ -122,7 +125,7 @@ def _prepare_public(data: HubData, out: Path, fetch: Fetch) -> None:
         "data": data.model_dump(mode="json"),
         "sources": {name: fetch.describe(name) for name in source.files},
         "excluded": dict(sorted(Counter(one.reason for one in excluded).items())),
-        "contamination": {"rule": contamination.RULE, "training_problems": counts, "removed": data.decontaminate},
+        "contamination": {"rule": contamination.RULE, "training_problems": counts, "removed": removed},
     }
     _write(out, rows, content, lambda folder: _write_lists(folder, excluded, found))
     left_out = ", ".join(f"{count} {reason}" for reason, count in content["excluded"].items()) or "none"
@@ -148,7 +151,14 @@ def _source(data: HubData, fetch: Fetch) -> Source:
     return source
 
 
-def _tokenizer(data: HubData, fetch: Fetch) -> PreTrainedTokenizerBase:
+def _own_source(data: OwnData, own_files: Path | None) -> Source:
+    """Return a user's own source. ValueError if its file was edited since the data was planned."""
+    if source_sha256(data.source, own_files, example=DATA) != data.source_sha256:
+        raise ValueError(f"{data.source} was edited after the data was planned; start the workflow again")
+    return Source("", 1, read=lambda fetch: own_problems(data.source, own_files))
+
+
+def _tokenizer(data: HubData | OwnData, fetch: Fetch) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     hub_id, _, revision = (data.tokenizer or "").partition("@")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dara.data.contamination import words
+from dara.plugins import DATA, load_function
 from dara.rewards import score
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 TOOLRL = ("toolrl_train", "toolrl_validation")
 DEEPSCALER = ("deepscaler_train", "deepscaler_validation")
 INSTRUCTION = r"Please reason step by step, and put your final answer within \boxed{}."
+
+OWN_ROW = "{'messages': [{'role': 'user', 'content': '...'}], 'reference': '...'}"
 
 Row = dict[str, Any]
 
@@ -114,6 +117,32 @@ def chat_row(row: Row, roles: list[str], where: str) -> tuple[list[dict[str, str
         asked = " and ".join(f"a {role}" for role in roles)
         raise ValueError(f"{where}: needs a prompt of {asked} message, and reward_model.ground_truth")
     return [{"role": message["role"], "content": message["content"]} for message in messages], gold["ground_truth"]
+
+
+def own_problems(function: str, base_dir: Path | None) -> Problems:
+    """Read a user's own rows: function(split) for "train" and "validation" gives {"messages", "reference"} objects.
+
+    A row can have a `category`, and the `text` that is compared with benchmarks. ValueError, naming function and row
+    (from 1), for a row without them, and for no training row.
+    """
+    read, _ = load_function(function, base_dir, example=DATA)
+    splits: dict[str, list[Problem]] = {"train": [], "validation": []}
+    for split, problems in splits.items():
+        for number, row in enumerate(read(split), 1):
+            messages, reference = (row.get("messages"), row.get("reference")) if isinstance(row, dict) else (None, None)
+            whole = isinstance(messages, list) and messages and all(_is_message(one) for one in messages)
+            if not whole or not isinstance(reference, str) or not reference.strip():
+                raise ValueError(f"{function!r}, row {number} of {split}: must be {OWN_ROW}, not {row!r:.200}")
+            text = str(row.get("text", messages[-1]["content"]))
+            category = str(row.get("category", "own"))
+            problems.append(Problem(f"{split}_{number - 1}", category, messages, reference, text))
+    if not splits["train"]:
+        raise ValueError(f"{function!r}: gives no row of 'train'")
+    return splits["train"], splits["validation"], []
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(value.get(key), str) for key in ("role", "content"))
 
 
 def question(problem: str) -> str:

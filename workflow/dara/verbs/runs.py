@@ -37,7 +37,8 @@ def prepare(arguments: argparse.Namespace) -> None:
     from dara.data.prepare import prepare as prepare_data
     from dara.specs import AnyData
 
-    prepare_data(_read(AnyData, arguments.spec), arguments.out, fetch=_fetch(arguments))
+    data, own_files = _read(AnyData, arguments.spec), arguments.root / "config"
+    prepare_data(data, arguments.out, fetch=_fetch(arguments), own_files=own_files)
 
 
 def prepare_benchmark(arguments: argparse.Namespace) -> None:
