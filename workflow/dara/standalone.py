@@ -142,7 +142,7 @@ def _cases_directory(benchmark: str, out: Path, fetch: Fetch) -> Path:
     """BFCL-v4's cases stand in an installed package; others are prepared beside the responses, once."""
     if benchmark == bfcl_v4.NAME:
         return bfcl_v4.data_directory()
-    from dara.data.published import prepare_benchmark
+    from dara.data.prepare import prepare_benchmark
 
     prepared = out / "cases" / benchmark
     if not (prepared / "manifest.json").is_file():
