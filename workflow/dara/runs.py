@@ -8,7 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dara.config import Configuration, Experiment, Matrix, ModelEntry, TaskSettings
-from dara.specs import AnyData, AnyModel, Benchmark, Engine, Filter, HubData, HubModel, MethodSpec, ModelSpec, RunSpec
+from dara.specs import (
+    SCORING_ONLY,
+    AnyData,
+    AnyModel,
+    Benchmark,
+    Engine,
+    Filter,
+    HubData,
+    HubModel,
+    MethodSpec,
+    ModelSpec,
+    RunSpec,
+)
 from dara.store import spec_hash
 
 CONTRACT = 1
@@ -33,6 +45,12 @@ def base_id(spec: AnyModel) -> str:
 def run_id(spec: RunSpec) -> str:
     """`<task>-<model>-<method>-g<G>-s<seed>-<hash8>`."""
     return f"{spec.task}-{spec.model.name}-{spec.method.name}-g{spec.group_size}-s{spec.seed}-{spec_hash(spec)}"
+
+
+def evaluation_id(settings: Benchmark) -> str:
+    """`<benchmark>-<hash8>`; the hash is of what decides the responses, not of what decides their scores alone."""
+    defaults = {name: type(settings).model_fields[name].default for name in SCORING_ONLY}
+    return f"{settings.name}-{spec_hash(settings.model_copy(update=defaults))}"
 
 
 Evaluation = dict[Benchmark, tuple[int, ...]]
@@ -239,5 +257,13 @@ class Paths:
         return self.results / "cached" / run
 
     def scores(self, run: str) -> Path:
-        """Responses and scores of a run's checkpoints, or of a base model."""
+        """Responses and scores of a run's checkpoints, or of a base model: a directory an evaluation."""
         return self.root / "scores" / run
+
+    def evaluation(self, run: str, settings: Benchmark) -> Path:
+        """Responses and scores of one evaluation."""
+        return self.scores(run) / evaluation_id(settings)
+
+    def cached_evaluation(self, run: str, settings: Benchmark) -> Path:
+        """The same of one whose results are kept in git."""
+        return self.cached_run(run) / evaluation_id(settings)

@@ -27,8 +27,8 @@ from dara.analysis.view import (
     known,
     shown_methods,
 )
+from dara.benchmarks import names_of
 from dara.config import Experiment, MethodEntry
-from dara.specs import VALIDATION_OF_TASK
 
 Frames = Mapping[str, pd.DataFrame]
 
@@ -94,7 +94,7 @@ class RunsView(View):
             ValueError: a metric of two benchmarks at one step of a run.
         """
         scores = self.frames["checkpoint_scores"]
-        validated = scores["benchmark"].isin(list(VALIDATION_OF_TASK.values()))
+        validated = scores["benchmark"].isin(names_of("validation"))
         scores = scores.assign(metric=scores["metric"].where(~validated, VALIDATION + scores["metric"]))
         twice = scores[scores.duplicated(["run_id", "metric", "step"], keep=False)]
         if len(twice):
