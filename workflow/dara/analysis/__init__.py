@@ -15,21 +15,11 @@ from dara.analysis.intervals import (
     t_interval,
     wilson_interval,
 )
-from dara.analysis.paired import PairedDifference, paired_crossings, paired_scores, paired_steps
+from dara.analysis.paired import PairedDifference, paired_scores, paired_steps
 from dara.analysis.records import RecordError
 from dara.analysis.speed_up import SpeedUp, speed_up
 from dara.analysis.summary import median, quartiles, summarise_seeds
-from dara.analysis.survival import (
-    CrossingTimes,
-    LogRank,
-    Survival,
-    kaplan_meier,
-    log_rank,
-    median_step,
-    median_text,
-    restricted_mean,
-    times_of,
-)
+from dara.analysis.survival import CrossingTimes, median_step, median_text, times_of
 
 __all__ = [
     "FRAMES",
@@ -37,30 +27,24 @@ __all__ = [
     "CrossingTimes",
     "FrameError",
     "Interval",
-    "LogRank",
     "PairedDifference",
     "RecordError",
     "SpeedUp",
-    "Survival",
     "analyse",
     "bootstrap_interval",
     "bootstrap_intervals",
     "collect",
     "first_crossing",
     "hierarchical_interval",
-    "kaplan_meier",
     "keyed_generator",
-    "log_rank",
     "median",
     "median_step",
     "median_text",
     "metric_differences",
-    "paired_crossings",
     "paired_scores",
     "paired_steps",
     "quartiles",
     "read_frame",
-    "restricted_mean",
     "speed_up",
     "stable_crossing",
     "summarise_seeds",

@@ -46,7 +46,7 @@ class Difference:
     def of(cls, found: PairedDifference) -> Difference:
         """The difference over pairs of runs."""
         ends = (found.interval.low, found.interval.high) if found.interval else (math.nan, math.nan)
-        return cls(found.mean, *ends, found.known)
+        return cls(found.mean, *ends, len(found.keys))
 
 
 @dataclass(frozen=True)
