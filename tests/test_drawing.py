@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from dara.analysis.figures import FIGURES
 from dara.analysis.modules import Modules
-from dara.analysis.tables import TABLES
+from dara.table_options import SIDE_BY_SIDE, TABLES
 from project import ROOT
 
 HEAVY = ("torch", "transformers", "scipy.stats", "scipy.special", "matplotlib", "matplotlib.pyplot")
@@ -40,8 +41,8 @@ def test_a_job_imports_what_it_needs(kind, output, needed, tmp_path):
 
 def test_every_listed_module_can_be_imported_and_no_other():
     assert all(hasattr(module, "draw") for module in FIGURES.values())
-    assert all(hasattr(module, "build") or hasattr(module, "build_side_by_side") for module in TABLES.values())
-    assert len(TABLES) == len(list(TABLES))
-    assert "render" not in TABLES
+    for known in (TABLES, SIDE_BY_SIDE):
+        for module, _, function in (target.partition(":") for target in known.values()):
+            assert callable(getattr(import_module(f"dara.analysis.tables.{module}"), function))
     with pytest.raises(KeyError):
-        Modules("dara.analysis.tables", "runs")["crossings"]
+        Modules("dara.analysis.figures", "look")["overview"]

@@ -25,6 +25,7 @@ from dara.config import (
     TaskSettings,
     WarmStart,
 )
+from dara.table_options import Beside, ScoreColumn, ScoreTable
 
 SECTIONS = {
     "config/config.yaml and config/presets/*.yaml": (
@@ -39,7 +40,7 @@ SECTIONS = {
         Filter,
         Benchmark,
     ),
-    "config/experiments/*.yaml": (Experiment,),
+    "config/experiments/*.yaml": (Experiment, ScoreTable, ScoreColumn, Beside),
     "config/methods.yaml": (MethodEntry,),
     "config/models.yaml": (ModelEntry, Architecture, WarmStart, Resources),
 }

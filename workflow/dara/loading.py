@@ -13,6 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from dara.config import Configuration, Experiment, Matrix, MethodEntry, ModelEntry, Preset, TaskSettings
 from dara.places import check_name, why_no_directory
 from dara.specs import SOURCES_OF_TASK, Model, checkpoint_steps
+from dara.table_options import SCORES, SIDE_BY_SIDE, TABLES, table_name
 
 
 class ConfigurationError(ValueError):
@@ -321,7 +322,7 @@ def _fields_at(model: type[BaseModel], location: tuple) -> list[str]:
 
 
 def _resolve(node: dict, definitions: dict) -> dict:
-    for option in node.get("anyOf", node.get("allOf", [])):
+    for option in node.get("anyOf", node.get("oneOf", node.get("allOf", []))):
         if "$ref" in option:
             node = option
     return definitions[node["$ref"].rsplit("/", 1)[1]] if "$ref" in node else node
@@ -408,12 +409,17 @@ def _check_outputs(experiments: dict[str, Experiment], place: Callable[[str], st
     `place` is how a message begins that is about the experiment of a name: its file, and its key there.
     """
     owners: dict[tuple[str, str], str] = {}
+    figures = [path.stem for path in (Path(__file__).parent / "analysis" / "figures").glob("[a-z]*.py")]
     for name, experiment in experiments.items():
-        for kind, folder in (("tables", "tables"), ("figures", "figures"), ("side_by_side", "tables")):
-            modules = [path.stem for path in (Path(__file__).parent / "analysis" / folder).glob("[a-z]*.py")]
-            for output, module in getattr(experiment, kind).items():
+        for kind, known in (("tables", TABLES), ("figures", figures), ("side_by_side", SIDE_BY_SIDE)):
+            folder = "figures" if kind == "figures" else "tables"
+            for output, entry in getattr(experiment, kind).items():
                 where = f"{place(name)}{kind}.{output}"
-                check_known(where, module, sorted(modules), f"a module of workflow/dara/analysis/{folder}/")
+                check_known(where, table_name(entry), sorted(known), f"a module of workflow/dara/analysis/{folder}/")
+                if entry == SCORES:
+                    raise ConfigurationError(
+                        f"{where}: a table of scores is a mapping: `table: scores`, title, metrics"
+                    )
                 other = owners.setdefault((kind, output), name)
                 if other != name:
                     raise ConfigurationError(f"{where} stands in {other} too; a file name belongs to one experiment")

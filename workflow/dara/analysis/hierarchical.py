@@ -17,7 +17,6 @@ def hierarchical_interval(
     *,
     key: str | tuple[str, ...],
     resamples: int = RESAMPLES,
-    level: float = LEVEL,
 ) -> Interval:
     """Return the percentile bootstrap of the mean score over seeds: S seeds are drawn, then questions in each stratum.
 
@@ -28,8 +27,6 @@ def hierarchical_interval(
     Args:
         metrics: for each seed (the keys must sort), values, strata and weights (Q,) of the questions, the same of all.
         key: what the resamples are keyed by.
-        resamples: number of resamples.
-        level: confidence level.
 
     Returns:
         An interval whose n is the number of seeds; [x, x] marked degenerate where all scores are equal and so are the
@@ -39,8 +36,8 @@ def hierarchical_interval(
         ValueError: no seed; a value that is not finite; weights that differ within a stratum; seeds with other
             questions, strata or weights than the first.
     """
-    if resamples < 1 or not 0 < level < 1:
-        raise ValueError(f"resamples must be at least 1 and level between 0 and 1 (given: {resamples}, {level})")
+    if resamples < 1:
+        raise ValueError(f"resamples must be at least 1 (given: {resamples})")
     chosen = _chosen(metrics)
     rng = keyed_generator(*((key,) if isinstance(key, str) else key))
     scores = [metric.score for metric in chosen]
@@ -49,7 +46,7 @@ def hierarchical_interval(
         return Interval(point, point, len(chosen), "hierarchical bootstrap", True)
     drawn = rng.integers(len(chosen), size=(resamples, len(chosen)))
     means = np.sort(_drawn_scores(chosen, drawn, rng).mean(axis=1))
-    low, high = (float(means[percentile_rank((1 + side * level) / 2, resamples)]) for side in (-1, 1))
+    low, high = (float(means[percentile_rank((1 + side * LEVEL) / 2, resamples)]) for side in (-1, 1))
     return Interval(low, high, len(chosen), "hierarchical bootstrap")
 
 

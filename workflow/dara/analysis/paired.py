@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dara.analysis.intervals import LEVEL, Interval, t_interval
+from dara.analysis.intervals import Interval, t_interval
 from dara.analysis.survival import CrossingTimes
 
 
@@ -15,11 +15,8 @@ from dara.analysis.survival import CrossingTimes
 class PairedDifference:
     """Differences first - second, one a pair.
 
-    Attributes:
-        keys: the pairs (such as seeds), sorted; what only one of the two has is left out.
-        differences: one a pair.
-        mean: of the differences; NaN without a pair.
-        interval: Student's t of that mean; None with fewer than two pairs.
+    keys: the pairs, sorted; what only one of the two has is left out. mean: NaN without a pair. interval: Student's t
+    of that mean; None with fewer than two pairs.
     """
 
     keys: tuple[Any, ...]
@@ -28,15 +25,10 @@ class PairedDifference:
     interval: Interval | None
 
 
-def paired_scores(first: Mapping[Any, float], second: Mapping[Any, float], level: float = LEVEL) -> PairedDifference:
-    """Return the paired differences of scores (or any finite values), one a key that both have.
+def paired_scores(first: Mapping[Any, float], second: Mapping[Any, float]) -> PairedDifference:
+    """Return the paired differences of finite values by key (such as the seed), one a key that both have.
 
-    Args:
-        first, second: value by key, such as the seed.
-        level: confidence level of the interval.
-
-    Raises:
-        ValueError: a value that is not finite.
+    ValueError for a value that is not finite.
     """
     for name, values in (("first", first), ("second", second)):
         for key, value in values.items():
@@ -45,7 +37,7 @@ def paired_scores(first: Mapping[Any, float], second: Mapping[Any, float], level
     keys = tuple(sorted(first.keys() & second.keys()))
     differences = tuple(float(first[key] - second[key]) for key in keys)
     mean = math.fsum(differences) / len(keys) if keys else math.nan
-    return PairedDifference(keys, differences, mean, t_interval(differences, level) if keys else None)
+    return PairedDifference(keys, differences, mean, t_interval(differences) if keys else None)
 
 
 def paired_steps(first: CrossingTimes, second: CrossingTimes) -> tuple[PairedDifference, float, list[int]]:

@@ -50,7 +50,6 @@ def speed_up(
     *,
     key: str | tuple[str, ...],
     resamples: int = RESAMPLES,
-    level: float = LEVEL,
 ) -> SpeedUp:
     """Return the steps saved by the median run, with a percentile bootstrap over seeds.
 
@@ -58,15 +57,10 @@ def speed_up(
     numbers of runs. The median of a resample may be beyond the budget: then its ratio is only known to lie in a range,
     and the lower end of the interval is taken from the lower ends of these ranges, the upper one from the upper ends.
     The interval is thus at least as wide as the one without censoring.
-
-    Args:
-        method, baseline: crossing times with keys that pair them.
-        key: what the resamples are keyed by.
-        resamples: number of resamples.
-        level: confidence level.
+    The keys of the crossing times pair the runs; `key` is what the resamples are keyed by.
     """
-    if resamples < 1 or not 0 < level < 1:
-        raise ValueError(f"resamples must be at least 1 and level between 0 and 1 (given: {resamples}, {level})")
+    if resamples < 1:
+        raise ValueError(f"resamples must be at least 1 (given: {resamples})")
     counts = len(method.steps), len(baseline.steps)
     if reason := _reason(method, baseline):
         return SpeedUp(math.nan, None, *counts, reason)
@@ -75,8 +69,8 @@ def speed_up(
         rng = keyed_generator(*((key,) if isinstance(key, str) else key))
         (low, high), (low_base, high_base) = (_medians(*drawn) for drawn in _draw(method, baseline, resamples, rng))
         lowest, highest = np.sort(low / high_base), np.sort(high / low_base)
-        least = float(lowest[percentile_rank((1 - level) / 2, resamples)])
-        most = float(highest[percentile_rank((1 + level) / 2, resamples)])
+        least = float(lowest[percentile_rank((1 - LEVEL) / 2, resamples)])
+        most = float(highest[percentile_rank((1 + LEVEL) / 2, resamples)])
         interval = 1 - most, 1 - least
     return SpeedUp(1 - median_step(method) / median_step(baseline), interval, *counts)
 

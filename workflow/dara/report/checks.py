@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from dara.analysis.tables.cells import MISSING, number
+from dara.analysis.tables.render import MISSING, number
 from dara.analysis.view_runs import RunsView
 from dara.report.measures import Comparison
 from dara.report.sources import Sources

@@ -24,7 +24,7 @@ from dara.analysis.compare import (
 )
 from dara.analysis.names import FIXED, HEADLINE, PAPER_METHODS, SCORES, headline_threshold
 from dara.analysis.survival import CrossingTimes, Kind, median_text, times_of
-from dara.analysis.tables.cells import MISSING, number, saved_text
+from dara.analysis.tables.render import MISSING, number, saved_text
 from dara.analysis.view import Setting, name_of
 from dara.analysis.view_runs import RunsView
 from dara.report import paper

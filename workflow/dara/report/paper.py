@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dara.analysis.compare import Difference, Level, paired
 from dara.analysis.paired import paired_steps
 from dara.analysis.survival import CrossingTimes, Kind, median_text, times_of
-from dara.analysis.tables.cells import MISSING, number, with_interval
 from dara.analysis.tables.crossings import curve_crossing
+from dara.analysis.tables.render import MISSING, number, with_interval
 from dara.analysis.view import Setting
 from dara.analysis.view_published import PublishedView
 

@@ -8,6 +8,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from dara.analysis.tables import describe
+from dara.table_options import ScoreTable
+
 MIME = {".png": "image/png", ".svg": "image/svg+xml"}
 
 PIXELS_PER_INCH = 125
@@ -68,10 +71,12 @@ def read_table(stem: Path) -> MarkdownTable:
     return MarkdownTable(path.as_posix(), title, tuple(table[0]), tuple(map(tuple, table[2:])), notes, right)
 
 
-def caption(kind: str, module: str) -> str:
-    """What a module of analysis/figures or analysis/tables shows: the first sentence of its documentation."""
-    text = importlib.import_module(f"dara.analysis.{kind}.{module}").__doc__ or ""
-    first = re.sub(r"\s+", " ", text.strip().split("\n\n")[0]).removeprefix("Figure: ").removeprefix("Table: ")
+def caption(kind: str, entry: str | ScoreTable) -> str:
+    """What a figure's module or a table shows: the first sentence of its documentation."""
+    if kind == "tables":
+        return describe(entry)
+    text = importlib.import_module(f"dara.analysis.{kind}.{entry}").__doc__ or ""
+    first = re.sub(r"\s+", " ", text.strip().split("\n\n")[0]).removeprefix("Figure: ")
     return first[:1].upper() + first[1:]
 
 

@@ -51,5 +51,8 @@ class Sources:
     def shown_in(self, experiment: str, module: str, frame: str) -> str:
         """The table of an experiment that has a number, or the frame where the preset does not draw that table."""
         tables = self.ours[experiment].experiment.tables if experiment in self.ours else {}
-        names = [f"tables/{name}.md" for name, found in tables.items() if found == module]
+        shown = {
+            name: "score_intervals" if getattr(entry, "step", "") == "each" else entry for name, entry in tables.items()
+        }
+        names = [f"tables/{name}.md" for name, found in shown.items() if found == module]
         return names[0] if names else f"data/{frame}.csv"
