@@ -15,10 +15,11 @@ from dara.analysis.frames import rows_to_frame
 from dara.analysis.scores import score_rows
 from dara.analysis.tables import Table, build_table
 from dara.analysis.view import View
+from dara.benchmarks import definition
 from dara.config import Experiment
-from dara.evaluation.bfcl_groups import CATEGORIES
+from dara.evaluation.bfcl import CATEGORIES
+from dara.evaluation.grading import summarise
 from dara.evaluation.math_sets import SETS
-from dara.evaluation.score import BENCHMARKS, summarise
 from dara.loading import read_yaml
 from dara.table_options import TABLES, ScoreTable
 from project import ROOT
@@ -65,7 +66,7 @@ def scored(frames: dict[str, pd.DataFrame], made: Mapping[str, Make]) -> dict[st
 
 
 def _frame(benchmark: str, parts: Mapping[str, Mapping[str, float]], **constant: object) -> pd.DataFrame:
-    columns = BENCHMARKS[benchmark].COLUMNS
+    columns = definition(benchmark).columns
     rows = []
     for category, shares in parts.items():
         for case in range(CASES):

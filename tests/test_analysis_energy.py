@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from dara.analysis.energy import Energies, active_density, energies, energy_share, group_z_scores
 from dara.methods import load_method
-from dara.training.metrics import ENGINE_METRICS, step_metrics
+from dara.training.step import ENGINE_METRICS, step_metrics
 
 # The paper's toy batch: reward 2 varies in one of four groups.
 TOY = np.array(

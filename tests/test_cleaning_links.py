@@ -15,7 +15,7 @@ from dara.cleaning import clean, clean_results, find
 from dara.dag import Workflow
 from dara.files import remove
 from dara.loading import merge, read_yaml
-from dara.owners import record_owner
+from dara.store import record_owner
 from project import ROOT
 from test_cleaning import base_of, begin, finish, score
 

@@ -22,15 +22,14 @@ from dara.loading import (
 )
 from dara.methods import available_methods, load_method
 from dara.runs import (
-    canonical_json,
     check_source,
     data_id,
     method_spec,
     plan_runs,
     run_id,
-    spec_sha256,
 )
 from dara.specs import RunSpec
+from dara.store import canonical_json, spec_sha256
 from project import ROOT
 
 

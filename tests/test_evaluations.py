@@ -11,9 +11,10 @@ from dara.analysis.figures import FIGURES
 from dara.analysis.tables import build_table
 from dara.config import Configuration
 from dara.dag import Workflow
+from dara.evaluation.records import SCORES, responses_path
 from dara.loading import ConfigurationError, load_preset
 from dara.outputs import Outputs
-from dara.runs import Plan, base_id, plan_runs
+from dara.runs import Plan, base_id, evaluation_id, plan_runs
 from project import ROOT
 from synthetic import simulate, view
 
@@ -140,15 +141,18 @@ def flow(tmp_path, monkeypatch) -> Workflow:
 
 def test_jobs_share_the_steps_that_are_asked_for_and_those_that_are_there_already(flow):
     run = next(iter(flow.plan.runs))
-    assert flow.steps_option(run, "bfcl_v4") == "50,100"
-    assert len(flow.evaluation_parts(run, "bfcl_v4")) == 2
+    settings, validation = flow.benchmarks_of(run)
+    bfcl = evaluation_id(settings)
+    assert flow.steps_option(run, bfcl) == "50,100"
+    assert len(flow.evaluation_parts(run, bfcl)) == 2
     for step in (20, 100):
-        made = flow.paths.scores(run) / f"step_{step}" / "bfcl_v4.jsonl.gz"
-        made.parent.mkdir(parents=True)
+        made = responses_path(flow.paths.evaluation(run, settings), step)
+        made.parent.mkdir(parents=True, exist_ok=True)
         made.touch()
-    assert flow.steps_option(run, "bfcl_v4") == "20,50,100"
-    assert len(flow.evaluation_parts(run, "bfcl_v4")) == 3
-    assert flow.steps_option(run, "toolrl_validation") == "50,100"
+    assert flow.steps_option(run, bfcl) == "20,50,100"
+    assert len(flow.evaluation_parts(run, bfcl)) == 3
+    assert flow.steps_option(run, evaluation_id(validation)) == "50,100"
+    assert flow.evaluation_parts(run, evaluation_id(validation)) == []
     with pytest.raises(
         ConfigurationError, match=f"'math_five' is not a benchmark on which this preset evaluates {run}"
     ):
@@ -157,11 +161,11 @@ def test_jobs_share_the_steps_that_are_asked_for_and_those_that_are_there_alread
 
 def test_scores_are_there_when_all_steps_are_that_a_run_can_have(flow):
     run, benchmark = next(iter(flow.plan.runs)), flow.benchmarks_of(next(iter(flow.plan.runs)))[0]
-    scores, manifest = flow.paths.scores(run), Path(flow.run_file(run, "manifest.json"))
+    scores, manifest = flow.paths.evaluation(run, benchmark), Path(flow.run_file(run, "manifest.json"))
     for path in (scores, manifest.parent):
         path.mkdir(parents=True)
     assert not flow.is_scored(run, benchmark)
-    (scores / "bfcl_v4.scored.json").write_text('{"step_50/bfcl_v4.csv": "sha"}')
+    (scores / SCORES).write_text('{"steps": [50]}')
     assert not flow.is_scored(run, benchmark)
     manifest.write_text('{"outcome": "diverged", "checkpoints": {"10": {}, "50": {}}}')
     assert flow.is_scored(run, benchmark)

@@ -7,7 +7,7 @@ import pytest
 
 from dara.cli import main
 from dara.manifests import checkpoints, checksums, model_directory
-from dara.runs import canonical_json
+from dara.store import canonical_json
 from evaluation_fakes import benchmark
 from training_tiny import tiny_spec
 

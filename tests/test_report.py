@@ -19,7 +19,7 @@ from dara.report.claims import CLAIMS
 from dara.report.html import SIDE_BY_SIDE, parts, prose, visible
 from dara.report.pieces import read_figure, read_table
 from dara.report.verdicts import RULES
-from dara.runs import spec_sha256
+from dara.store import spec_sha256
 from project import ROOT
 
 # --- pieces -----------------------------------------------------------------------------------------------------------

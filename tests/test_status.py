@@ -9,7 +9,6 @@ import pytest
 from dara.cli import main
 from dara.dag import Workflow
 from dara.loading import load_preset, merge, read_yaml
-from dara.locking import directory_lock
 from dara.status import (
     LAST_BYTES,
     failed_preparations,
@@ -21,6 +20,7 @@ from dara.status import (
     slurm_said,
     status,
 )
+from dara.store import directory_lock
 from project import ROOT
 
 
@@ -181,10 +181,10 @@ def test_an_evaluation_that_failed_stands_behind_its_trained_run(flow):
         os.utime(logs / f"{run}.{benchmark.name}.{name}", (age, age))
     where = f"{logs}/{run}.{benchmark.name}.part2of2.log"
     assert run_status(flow, run).note == f"not evaluated yet: torch.OutOfMemoryError: 9 GiB (log: {where})"
-    with directory_lock(flow.paths.scores(run) / ".part2", seconds=0):
+    with directory_lock(flow.paths.evaluation(run, benchmark) / ".part2", seconds=0):
         assert run_status(flow, run).note == f"is being evaluated (log: {where})"
     (scored,) = map(Path, flow.score_files(run))
-    scored.write_text("{}")
+    scored.write_text(json.dumps({"steps": [3, 6]}))
     assert run_status(flow, run).note == ""
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dara.loading import ConfigurationError
-from dara.locking import directory_lock
 from dara.snakemake_command import Command
+from dara.store import directory_lock
 from dara.workflow_lock import guard_directory
 
 

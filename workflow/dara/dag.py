@@ -12,15 +12,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from dara import cache
+from dara.benchmarks import definition
 from dara.config import Benchmark, Configuration, ModelSpec, Resources, RunSpec
-from dara.evaluation.scorers import SCORERS, covers, scored_by
+from dara.evaluation.records import RESPONSES, SCORES, covers, scored_by, steps_made
 from dara.loading import ConfigurationError, check_directories, check_known, check_preset_name, load_configuration
 from dara.manifests import saved_steps
 from dara.outputs import Outputs
 from dara.places import make_writable
 from dara.preflight import check_cached_only, check_preset_of_files, python_of
-from dara.runs import Paths, Plan, base_id, canonical_json, data_id, model_id, plan_runs
-from dara.specs import PUBLISHED_BENCHMARKS, VALIDATION_OF_TASK
+from dara.runs import Paths, Plan, base_id, data_id, evaluation_id, model_id, plan_runs
+from dara.store import canonical_json
 
 RUN_FILES = ("metrics.jsonl", "rewards.npz", "samples.jsonl.gz", "timings.json", "manifest.json")
 FRAMES = ("runs", "training_curves", "checkpoint_scores", "score_intervals", "crossings", "energies")
@@ -109,7 +110,7 @@ class Workflow:
             name
             for name in self.cached | self.cached_bases
             for benchmark in self.benchmarks_of(name)
-            if scored_by(self.paths.cached_run(name) / "scores", benchmark.name) != SCORERS[benchmark.name]
+            if scored_by(self.paths.cached_evaluation(name, benchmark)) != definition(benchmark.name).scorer_version
         }
 
     @cached_property
@@ -135,24 +136,28 @@ class Workflow:
         """The same for all runs."""
         return {run: self.run_directory(run) for run in self.plan.runs}
 
-    def score_directory(self, run: str) -> Path:
-        """Where the scores of a run or a base model are."""
+    def score_directory(self, run: str, benchmark: Benchmark) -> Path:
+        """Where the scores of a run or a base model on a benchmark are."""
         in_cache = run in (self.cached | self.cached_bases) - self.outdated
-        return self.paths.cached_run(run) / "scores" if in_cache else self.paths.scores(run)
+        return (self.paths.cached_evaluation if in_cache else self.paths.evaluation)(run, benchmark)
 
-    def response_identity(self, run: str, benchmark: str) -> str:
+    @property
+    def score_directories(self) -> dict[str, dict[str, Path]]:
+        """The same of every run and base model, by the name of the benchmark."""
+        return {
+            run: {one.name: self.score_directory(run, one) for one in self.benchmarks_of(run)} for run in self.evaluated
+        }
+
+    def responses(self, run: str, evaluation: str) -> str:
         """The file that says that all responses of a run or a base model are there, beside which they are."""
-        kept = self.paths.cached_run(run) / "scores" if run in self.outdated else self.paths.scores(run)
-        return str(kept / f"{benchmark}.identity.json")
-
-    def scorer_version(self, benchmark: str) -> int:
-        """The version of the scorer of a benchmark."""
-        return SCORERS[benchmark]
+        settings = self.settings(run, evaluation)
+        if run in self.outdated:
+            return str(self.paths.cached_evaluation(run, settings) / SCORES)
+        return str(self.paths.evaluation(run, settings) / RESPONSES)
 
     def score_files(self, run: str) -> list[str]:
         """The files that say that a run (or a base model) has been scored on its benchmarks."""
-        names = [benchmark.name for benchmark in self.benchmarks_of(run)]
-        return [str(self.score_directory(run) / f"{name}.scored.json") for name in names]
+        return [str(self.score_directory(run, benchmark) / SCORES) for benchmark in self.benchmarks_of(run)]
 
     @property
     def scored(self) -> list[str]:
@@ -166,55 +171,62 @@ class Workflow:
 
     def is_scored(self, run: str, benchmark: Benchmark) -> bool:
         """Whether a run or a base model has the scores of a benchmark that are due."""
-        return covers(self.score_directory(run), benchmark.name, self.due_steps(run, benchmark))
+        return covers(self.score_directory(run, benchmark), self.due_steps(run, benchmark))
 
     def benchmarks_of(self, run: str) -> tuple[Benchmark, ...]:
         """What a run or a base model is evaluated on."""
         return tuple(self.plan.evaluations[run])
 
-    def evaluated_steps(self, run: str, benchmark: str) -> list[int]:
+    def settings(self, run: str, evaluation: str) -> Benchmark:
+        """The settings of an evaluation of a run or a base model, by its id."""
+        settings = {evaluation_id(one): one for one in self.benchmarks_of(run)}
+        check_known("scores", evaluation, settings, f"a benchmark on which this preset evaluates {run}")
+        return settings[evaluation]
+
+    def evaluated_steps(self, run: str, evaluation: str) -> list[int]:
         """The steps that jobs evaluate: those that are asked for, and those whose responses are there already.
 
         So an experiment that asks for less loses nothing, and parts add to what is there where one asks for more.
         """
-        asked = {one.name: steps for one, steps in self.plan.evaluations[run].items()}
-        check_known("scores", benchmark, asked, f"a benchmark on which this preset evaluates {run}")
-        made = self.paths.scores(run).glob(f"step_*/{benchmark}.jsonl.gz")
-        return sorted({*asked[benchmark], *(int(path.parent.name.removeprefix("step_")) for path in made)})
+        settings = self.settings(run, evaluation)
+        return sorted({*self.plan.evaluations[run][settings], *steps_made(self.paths.evaluation(run, settings))})
 
-    def steps_option(self, run: str, benchmark: str) -> str:
+    def steps_option(self, run: str, evaluation: str) -> str:
         """The same for the command line."""
-        return ",".join(map(str, self.evaluated_steps(run, benchmark)))
+        return ",".join(map(str, self.evaluated_steps(run, evaluation)))
 
-    def benchmark_json(self, name: str) -> str:
-        """Settings of a benchmark, for the command line."""
-        tasks = self.configuration.preset.tasks.values()
-        settings = {benchmark.name: benchmark for task in tasks for benchmark in task.benchmarks}
-        return canonical_json(settings[name])
+    def benchmark_json(self, run: str, evaluation: str) -> str:
+        """Settings of an evaluation, for the command line."""
+        return canonical_json(self.settings(run, evaluation))
 
     def data_json(self, data: str) -> str:
         """Specification of a data set."""
         return canonical_json(self.plan.data[data])
 
-    def evaluation_parts(self, run: str, benchmark: str) -> list[str]:
+    def evaluation_parts(self, run: str, evaluation: str) -> list[str]:
         """What the jobs that share the checkpoints of a run leave behind; none where one job makes all."""
-        if benchmark in VALIDATION_OF_TASK.values():  # takes minutes
+        settings = self.settings(run, evaluation)
+        if definition(settings.name).kind == "validation":  # takes minutes
             return []
-        jobs = min(self.configuration.preset.evaluation_jobs, len(self.evaluated_steps(run, benchmark)))
-        parts = [f"{benchmark}.part{number}of{jobs}.done" for number in range(1, jobs + 1)] if jobs > 1 else []
-        return [str(self.paths.scores(run) / part) for part in parts]
+        jobs = min(self.configuration.preset.evaluation_jobs, len(self.evaluated_steps(run, evaluation)))
+        parts = [f"part{number}of{jobs}.done" for number in range(1, jobs + 1)] if jobs > 1 else []
+        return [str(self.paths.evaluation(run, settings) / part) for part in parts]
 
-    def evaluation_job(self, run: str, benchmark: str) -> Resources:
+    def evaluation_job(self, run: str, evaluation: str) -> Resources:
         """The hardware of the job that evaluates a run, as those of a training: little where it only gathers parts."""
-        if self.evaluation_parts(run, benchmark):
+        if self.evaluation_parts(run, evaluation):
             return Resources(cpus=1, memory_gb=8, hours=1)
         own = self.resources(run)
         gpus, cpus, hours = own.evaluation_gpus, own.evaluation_cpus, own.evaluation_hours
         return Resources(gpus=gpus, cpus=cpus, memory_gb=own.evaluation_memory_mb / 1000, hours=hours)
 
-    def scoring_cores(self, name: str) -> int:
+    def scorer_version(self, run: str, evaluation: str) -> int:
+        """The version of the scorer of a benchmark."""
+        return definition(self.settings(run, evaluation).name).scorer_version
+
+    def scoring_cores(self, run: str, evaluation: str) -> int:
         """Cores that score the responses to a benchmark: one for those of the laptop, which are few."""
-        return 16 if name in PUBLISHED_BENCHMARKS else 1
+        return 16 if definition(self.settings(run, evaluation).name).kind == "published" else 1
 
     def model_json(self, model: str) -> str:
         """Specification of a base model."""
@@ -251,9 +263,10 @@ class Workflow:
             return str(self.paths.model(self.bases[run]) / "manifest.json")
         return self.run_file(run, "manifest.json")
 
-    def evaluated_data(self, run: str, benchmark: str) -> str:
+    def evaluated_data(self, run: str, evaluation: str) -> str:
         """Manifest of the data whose cases are used: the run's own held-out ones, or a published benchmark."""
-        owner = benchmark if benchmark in PUBLISHED_BENCHMARKS else data_id(self._spec(run).data)
+        name = self.settings(run, evaluation).name
+        owner = name if definition(name).kind == "published" else data_id(self._spec(run).data)
         return str(self.paths.inputs(owner) / "manifest.json")
 
     def resources(self, run: str) -> Resources:

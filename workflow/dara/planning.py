@@ -7,11 +7,11 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
+from dara.benchmarks import definition
 from dara.dag import Workflow
 from dara.loading import ConfigurationError, check_known
 from dara.profiles import read_profile, rules_of
-from dara.runs import base_id
-from dara.specs import VALIDATION_OF_TASK
+from dara.runs import base_id, evaluation_id
 
 HEADERS = (
     *("experiment", "runs", "cached", "done", "train", "evaluate", "jobs"),
@@ -134,8 +134,8 @@ def cost(flow: Workflow, runs: Sequence[str], asked: Asked | None = None) -> Cos
 
 
 def unscored(flow: Workflow, name: str) -> list[str]:
-    """The benchmarks that a run or a base model has not all scores of yet."""
-    return [benchmark.name for benchmark in flow.benchmarks_of(name) if not flow.is_scored(name, benchmark)]
+    """The evaluations that a run or a base model has not all scores of yet."""
+    return [evaluation_id(benchmark) for benchmark in flow.benchmarks_of(name) if not flow.is_scored(name, benchmark)]
 
 
 def jobs(flow: Workflow, name: str) -> int:
@@ -150,7 +150,11 @@ def jobs(flow: Workflow, name: str) -> int:
 def evaluation_hours(flow: Workflow, name: str, asked: Asked) -> float:
     """GPU hours of the benchmarks that a run or a base model has not all scores of yet; validation is not counted."""
     left = [] if name in flow.outdated else unscored(flow, name)
-    return sum(benchmark_hours(flow, name, one, asked) for one in left if one not in VALIDATION_OF_TASK.values())
+    return sum(
+        benchmark_hours(flow, name, one, asked)
+        for one in left
+        if definition(flow.settings(name, one).name).kind != "validation"
+    )
 
 
 def benchmark_hours(flow: Workflow, name: str, benchmark: str, asked: Asked) -> float:

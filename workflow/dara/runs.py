@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel
-
 from dara.config import Configuration, Experiment, Matrix, ModelEntry, TaskSettings
-from dara.specs import AnyData, AnyModel, Benchmark, Engine, Filter, HubData, HubModel, MethodSpec, ModelSpec, RunSpec
+from dara.specs import (
+    SCORING_ONLY,
+    AnyData,
+    AnyModel,
+    Benchmark,
+    Engine,
+    Filter,
+    HubData,
+    HubModel,
+    MethodSpec,
+    ModelSpec,
+    RunSpec,
+)
+from dara.store import spec_hash
 
 CONTRACT = 1
 """Version of what the trainers do with a specification; raised when the same specification gives other results."""
-
-
-def canonical_json(spec: BaseModel, *, defaults: bool = True) -> str:
-    """The specification as JSON in one canonical form: sorted keys, no spaces; with every default or none."""
-    content = spec.model_dump(mode="json", exclude_defaults=not defaults)
-    return json.dumps(content, sort_keys=True, separators=(",", ":"))
-
-
-def spec_sha256(spec: BaseModel) -> str:
-    """Checksum (64 hex digits) of a specification: its identity.
-
-    Values that equal their default are left out, so that a key which is added later, with a default that means what was
-    done before, leaves all identities as they are. So a default never changes its value: a new `contract` does that.
-    """
-    return hashlib.sha256(canonical_json(spec, defaults=False).encode()).hexdigest()
-
-
-def spec_hash(spec: BaseModel) -> str:
-    """The first 8 hex digits of a specification's checksum, as they stand in names."""
-    return spec_sha256(spec)[:8]
 
 
 def data_id(spec: AnyData) -> str:
@@ -55,6 +45,12 @@ def base_id(spec: AnyModel) -> str:
 def run_id(spec: RunSpec) -> str:
     """`<task>-<model>-<method>-g<G>-s<seed>-<hash8>`."""
     return f"{spec.task}-{spec.model.name}-{spec.method.name}-g{spec.group_size}-s{spec.seed}-{spec_hash(spec)}"
+
+
+def evaluation_id(settings: Benchmark) -> str:
+    """`<benchmark>-<hash8>`; the hash is of what decides the responses, not of what decides their scores alone."""
+    defaults = {name: type(settings).model_fields[name].default for name in SCORING_ONLY}
+    return f"{settings.name}-{spec_hash(settings.model_copy(update=defaults))}"
 
 
 Evaluation = dict[Benchmark, tuple[int, ...]]
@@ -261,5 +257,13 @@ class Paths:
         return self.results / "cached" / run
 
     def scores(self, run: str) -> Path:
-        """Responses and scores of a run's checkpoints, or of a base model."""
+        """Responses and scores of a run's checkpoints, or of a base model: a directory an evaluation."""
         return self.root / "scores" / run
+
+    def evaluation(self, run: str, settings: Benchmark) -> Path:
+        """Responses and scores of one evaluation."""
+        return self.scores(run) / evaluation_id(settings)
+
+    def cached_evaluation(self, run: str, settings: Benchmark) -> Path:
+        """The same of one whose results are kept in git."""
+        return self.cached_run(run) / evaluation_id(settings)

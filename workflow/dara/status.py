@@ -8,9 +8,10 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from dara.benchmarks import definition
 from dara.dag import Workflow
 from dara.files import read_json
-from dara.specs import PUBLISHED_BENCHMARKS
+from dara.runs import evaluation_id
 
 STATES = ("running", "failed", "blocked", "stopped", "waiting", "diverged", "done")
 """In the order of the table. failed: its log ends with an error. blocked: a job failed that makes its data or its base
@@ -116,8 +117,9 @@ def failed_preparations(flow: Workflow) -> list[Preparation]:
     left = [run for run in flow.plan.runs if run not in flow.cached]
     jobs = [job for run in left for job in preparations(flow, run)]
     for run in left:
-        names = [benchmark.name for benchmark in flow.benchmarks_of(run) if benchmark.name in PUBLISHED_BENCHMARKS]
-        jobs += [Preparation.of(flow, "benchmark_data", flow.evaluated_data(run, name)) for name in names]
+        published = [one for one in flow.benchmarks_of(run) if definition(one.name).kind == "published"]
+        data = [flow.evaluated_data(run, evaluation_id(one)) for one in published]
+        jobs += [Preparation.of(flow, "benchmark_data", manifest) for manifest in data]
     return [job for job in dict.fromkeys(jobs) if job.failed]
 
 
@@ -152,7 +154,7 @@ def evaluation_note(flow: Workflow, run: str) -> str:
         return ""
     logs = [path for rule in ("evaluate", "score") for path in (flow.paths.root / "logs" / rule).glob(f"{run}.*.log")]
     log = max(logs, key=lambda path: path.stat().st_mtime, default=None)
-    if log and any(is_held(lock) for lock in flow.paths.scores(run).glob(".*/lock")):
+    if log and any(is_held(lock) for lock in flow.paths.scores(run).glob("*/.*/lock")):
         return f"is being evaluated (log: {log})"
     said = last_line(log) if log else None
     return f"not evaluated yet: {shortened(said)} (log: {log})" if said else "not evaluated yet"
@@ -196,7 +198,7 @@ def steps_in(metrics: Path) -> int:
 
 
 def is_held(lock: Path) -> bool:
-    """Whether a live process holds a lock of `dara.locking`; looked at without waiting and without keeping it."""
+    """Whether a live process holds a lock of `dara.store`; looked at without waiting and without keeping it."""
     if not lock.is_file():
         return False
     with lock.open("rb") as file:

@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from dara.loading import ConfigurationError
-from dara.locking import LockedError, directory_lock
 from dara.snakemake_command import READ, Command
+from dara.store import LockedError, directory_lock
 
 _held = ExitStack()  # closed by the end of the process, as a workflow's lock should be
 

@@ -5,6 +5,7 @@ from pathlib import Path
 ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT / "workflow"))
 
+from dara.benchmarks import names_of
 from dara.dag import Workflow
 from dara.dependencies import code_digest
 from dara.loading import check_method_parameters
@@ -12,7 +13,6 @@ from dara.parent import job_environment
 from dara.preflight import check_before_jobs, check_gpus, check_targets, user_errors
 from dara.profiles import check_profiles
 from dara.snakemake_command import RUN, Command
-from dara.specs import PUBLISHED_BENCHMARKS
 from dara.workflow_lock import guard_directory
 
 job_environment(ROOT, main=workflow.is_main_process, remote=workflow.remote_exec)

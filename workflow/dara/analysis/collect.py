@@ -13,7 +13,7 @@ from dara.analysis.crossing import first_crossing, stable_crossing
 from dara.analysis.energy import EPS, TAU, active_density, energies, energy_share, group_z_scores
 from dara.analysis.frames import MISSING, rows_to_frame, write_frame
 from dara.analysis.records import RecordError, Run, read_metrics, read_rewards, read_run
-from dara.analysis.score_files import Evaluations
+from dara.analysis.score_files import Evaluations, ScoreDirectories
 from dara.analysis.score_intervals import score_intervals_frame
 from dara.analysis.scores import checkpoint_scores_frame
 
@@ -41,7 +41,7 @@ def collect(
 
 def analyse(
     run_dirs: Mapping[str, Path],
-    score_dirs: Mapping[str, Path],
+    score_dirs: ScoreDirectories,
     experiments: Mapping[str, Sequence[str]],
     thresholds: Mapping[str, Mapping[str, Sequence[float]]],
     evaluations: Evaluations,
@@ -52,7 +52,7 @@ def analyse(
 
     Args:
         run_dirs: as in `collect`.
-        score_dirs: for each run id and each base id, the directory with step_<N>/<benchmark>.csv.
+        score_dirs: for each run id and each base id, the directories of its evaluations, by benchmark.
         experiments: as in `collect`.
         thresholds: for each experiment, the levels whose crossing is reported, by reward.
         evaluations: for each run id and each base id, the steps at which it was evaluated, by benchmark.

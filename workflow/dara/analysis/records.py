@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from dara.config import RunSpec
 from dara.files import read_text
-from dara.runs import run_id, spec_sha256
+from dara.runs import run_id
+from dara.store import spec_sha256
 
 SCHEMA = 1
 """Version of the metrics that this analysis reads."""

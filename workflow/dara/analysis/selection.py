@@ -12,8 +12,8 @@ import pandas as pd
 
 from dara.analysis.names import BASE, ENGINES, VALIDATION
 from dara.analysis.view import Setting, name_of
+from dara.benchmarks import names_of
 from dara.config import Experiment, MethodEntry
-from dara.specs import VALIDATION_OF_TASK
 
 Frames = Mapping[str, pd.DataFrame]
 
@@ -119,7 +119,7 @@ def scores_of(frames: Frames) -> pd.DataFrame:
         ValueError: a metric of two benchmarks at one step of a run.
     """
     scores = frames["checkpoint_scores"]
-    validated = scores["benchmark"].isin(list(VALIDATION_OF_TASK.values()))
+    validated = scores["benchmark"].isin(names_of("validation"))
     scores = scores.assign(metric=scores["metric"].where(~validated, VALIDATION + scores["metric"]))
     twice = scores[scores.duplicated(["run_id", "metric", "step"], keep=False)]
     if len(twice):

@@ -23,8 +23,8 @@ from dara.data.downloads import GITHUB, NOT_WANTED, FetchError, attempt
 from dara.data.pins import Pin, model_sums, read_pin, record_model, record_pin
 from dara.data.rows import Row, read_rows
 from dara.files import sha256, write_atomically
-from dara.locking import directory_lock
 from dara.specs import HubModel
+from dara.store import directory_lock
 
 logger = logging.getLogger(__name__)
 

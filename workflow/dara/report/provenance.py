@@ -12,7 +12,7 @@ import pandas as pd
 
 from dara.dag import Workflow
 from dara.files import gunzip, sha256
-from dara.runs import spec_sha256
+from dara.store import spec_sha256
 
 RESPONSES = 3
 """Responses shown of each of the two checkpoints of a run."""

@@ -27,7 +27,7 @@ def analyse(arguments: argparse.Namespace) -> None:
     flow = _workflow(arguments)
     analyse_frames(
         flow.run_directories,
-        {name: flow.score_directory(name) for name in flow.evaluated},
+        flow.score_directories,
         flow.plan.experiments,
         {name: experiment.thresholds for name, experiment in flow.configuration.experiments.items()},
         {name: {one.name: steps for one, steps in asked.items()} for name, asked in flow.plan.evaluations.items()},
@@ -39,17 +39,17 @@ def analyse(arguments: argparse.Namespace) -> None:
 def cache(arguments: argparse.Namespace) -> None:
     """Keep every finished run of a preset that has the scores it is to have in results/cached/, to be committed."""
     from dara.cache import store
-    from dara.evaluation.scorers import covers
+    from dara.evaluation.records import covers
 
     flow = _workflow(arguments)
     kept = 0
     names = dict.fromkeys([*flow.evaluated, *(run for run in flow.plan.runs if run not in flow.cached)])
     for name in names:
         run = flow.run_directory(name) if name in flow.plan.runs else None
-        scores, benchmarks = flow.paths.scores(name), flow.benchmarks_of(name)
-        scored = all(covers(scores, benchmark.name, flow.due_steps(name, benchmark)) for benchmark in benchmarks)
+        evaluations = {one: flow.paths.evaluation(name, one) for one in flow.benchmarks_of(name)}
+        scored = all(covers(directory, flow.due_steps(name, one)) for one, directory in evaluations.items())
         if scored and (run is None or (run / "manifest.json").is_file()):
-            store(run, scores, benchmarks, arguments.into / name)
+            store(run, list(evaluations.values()), arguments.into / name)
             kept += 1
     print(f"{kept} of {len(names)} runs and base models are in {arguments.into}")
 

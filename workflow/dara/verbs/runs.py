@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dara.engines import ENGINES
 from dara.files import read_json
-from dara.locking import HANDOVER_SECONDS, directory_lock
 from dara.manifests import (
-    cases_directory,
     check_inputs,
     checkpoints,
     checksums,
@@ -22,12 +21,13 @@ from dara.manifests import (
     model_sums,
     saved_steps,
 )
+from dara.store import directory_lock
 
 if TYPE_CHECKING:
     from dara.config import Resources
     from dara.data.hub import Fetch
     from dara.specs import RunSpec
-    from dara.training.deadline import Deadline
+    from dara.training.stopping import Deadline
 
 STARTED = time.monotonic()  # of the process, near enough: a time limit counts from here
 
@@ -78,12 +78,13 @@ def train(arguments: argparse.Namespace) -> None:
     if arguments.dry_run:
         print(_command_line(spec, resources, arguments))
         return
-    if spec.engine == "openrlhf" and arguments.environment:
+    engine = ENGINES[spec.engine]
+    if engine.program and arguments.environment:
         _continue_in(arguments.root / arguments.environment)
-    from dara.training.lifecycle import Job
+    from dara.training.run import RunInputs
 
     check_inputs(spec, _needed(arguments, "data"), _needed(arguments, "model"))
-    job = Job(
+    inputs = RunInputs(
         data_dir=_needed(arguments, "data").parent,
         model_dir=model_directory(_needed(arguments, "model")),
         scratch=_needed(arguments, "scratch"),
@@ -93,14 +94,7 @@ def train(arguments: argparse.Namespace) -> None:
         trackers=tuple(name for name in arguments.trackers.split(",") if name),
         deadline=_deadline(arguments),
     )
-    if spec.engine == "openrlhf":
-        from dara.training.openrlhf.engine import train as train_with_openrlhf
-
-        train_with_openrlhf(spec, job, resources=resources, ray_address=arguments.ray_address)
-    else:
-        from dara.training.trl import train as train_with_trl
-
-        train_with_trl(spec, job)
+    engine.train(spec, inputs, resources=resources, ray_address=arguments.ray_address)
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
@@ -110,18 +104,18 @@ def evaluate(arguments: argparse.Namespace) -> None:
         _evaluate_model(arguments)
         return
     _refuse(arguments, ("limit", "samples", "batch_size", "max_response_tokens"), "with --model")
-    from dara.config import Benchmark
+    from dara.benchmarks import definition
     from dara.evaluation.generate import Part, gather, generate_checkpoints
+    from dara.specs import Benchmark
 
     if arguments.manifest is None:
         raise ValueError("name the manifest of a run or of a base model, or any model with --model DIRECTORY_OR_ID")
     benchmark, out = _parsed(Benchmark, arguments.benchmark, "--benchmark"), _needed(arguments, "out")
     part = Part.parse(arguments.part) if arguments.part else None
-    cases = cases_directory(benchmark.name, _needed(arguments, "data"))
+    cases = _needed(arguments, "data").parent / definition(benchmark.name).cases_folder
     asked = _steps(arguments)
     made = {step: path for step, path in checkpoints(arguments.manifest).items() if step in asked}
-    name = f".{benchmark.name}.{f'part{part.number}' if part else 'lock'}"
-    with directory_lock(out / name, seconds=HANDOVER_SECONDS):
+    with directory_lock(out / (f".part{part.number}" if part else ".lock")):
         if arguments.gather:
             gather(list(made), benchmark, cases, out)
         else:
@@ -155,7 +149,7 @@ def _refuse(arguments: argparse.Namespace, names: Sequence[str], form: str) -> N
 
 
 def _evaluate_model(arguments: argparse.Namespace) -> None:
-    from dara.evaluation.standalone import evaluate_model
+    from dara.standalone import evaluate_model
 
     names = ("limit", "sampler", "out", "batch_size", "samples", "max_response_tokens")
     settings = {name: getattr(arguments, name) for name in names}
@@ -163,22 +157,19 @@ def _evaluate_model(arguments: argparse.Namespace) -> None:
 
 
 def score(arguments: argparse.Namespace) -> None:
-    """Score the responses below a directory, and write the checksums of the score files."""
-    from dara.config import Benchmark
-    from dara.evaluation.score import copy_responses, identity_path, score_checkpoints, scores_path
-    from dara.files import sha256, write_atomically
+    """Score the responses in a directory."""
+    from dara.benchmarks import definition
+    from dara.evaluation.grading import score_checkpoints
+    from dara.evaluation.records import copy_responses, responses_manifest
+    from dara.specs import Benchmark
 
     benchmark, out = _parsed(Benchmark, arguments.benchmark, "--benchmark"), arguments.out
-    with directory_lock(out / f".{benchmark.name}.lock", seconds=HANDOVER_SECONDS):
+    with directory_lock(out / ".lock"):
         if arguments.responses is not None and arguments.responses.resolve() != out.resolve():
-            copy_responses(arguments.responses, out, benchmark.name)
-        identity = read_json(identity_path(out, benchmark.name))
-        steps = [int(step) for step in identity["checkpoints"]]
-        cases = cases_directory(benchmark.name, arguments.data)
+            copy_responses(arguments.responses, out)
+        steps = [int(step) for step in responses_manifest(out)["checkpoints"]]
+        cases = arguments.data.parent / definition(benchmark.name).cases_folder
         score_checkpoints(out, steps, benchmark, cases, workers=arguments.workers)
-        files = [scores_path(out, step, benchmark.name) for step in steps]
-        listing = {str(path.relative_to(out)): sha256(path) for path in files}
-        write_atomically(out / f"{benchmark.name}.scored.json", json.dumps(listing, indent=2) + "\n")
 
 
 def _needed(arguments: argparse.Namespace, name: str) -> Path:
@@ -230,23 +221,18 @@ def _deadline(arguments: argparse.Namespace) -> Deadline | None:
         return None
     if arguments.minutes is None:
         raise ValueError("--minutes is missing: --time-limit enforced needs the time limit of this job")
-    from dara.training.deadline import Deadline
+    from dara.training.stopping import Deadline
 
     return Deadline.of(arguments.minutes, STARTED)
 
 
 def _command_line(spec: RunSpec, resources: Resources, arguments: argparse.Namespace) -> str:
-    """What the engine would be started with."""
+    """Return what the engine would be started with."""
     from dara.runs import run_id
-
-    if spec.engine != "openrlhf":
-        raise ValueError(f"engine {spec.engine} has no command line of its own: it runs in this process; use openrlhf")
-    from dara.training.openrlhf.command import command_line, shell_text
 
     output = (arguments.scratch or Path(".scratch")) / run_id(spec) / "openrlhf"
     model = model_directory(arguments.model) if arguments.model else Path(f"<{spec.model.name}>")
-    files = {"prompts": output / "prompts.jsonl", "reward_file": output / "reward.py"}
-    return shell_text(command_line(spec, resources, model=model, output=output, resume=False, **files))
+    return ENGINES[spec.engine].command_text(spec, resources, model=model, output=output)
 
 
 def _read(kind: Any, path: Path) -> Any:

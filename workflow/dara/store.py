@@ -1,0 +1,245 @@
+"""The artifact store: directories that hold what a specification makes, named by its identity.
+
+specification -> identity -> directory -> lock, journals, manifest. Data sets, base models, runs and evaluations use it:
+
+* `spec_hash` names a directory, so another specification never meets its files;
+* `directory_lock` keeps other processes out while files are made, and the kernel releases it when its holder dies;
+* `Journal` keeps work line by line, so a kill loses at most the line that it interrupts;
+* `assembled` gives a directory its name when it is complete;
+* `write_manifest` comes last: a directory without its manifest is not finished;
+* `record_owner` says in scratch, which clones may share, whose results a directory belongs to.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Generic, Self, TypeVar
+
+from pydantic import BaseModel
+
+from dara.files import read_json, remove, sha256, write_atomically
+
+log = logging.getLogger(__name__)
+
+Key = TypeVar("Key")
+Entry = TypeVar("Entry")
+
+POLL_SECONDS = 0.2
+HANDOVER_SECONDS = 30
+"""How long a job waits for a lock: one whose Snakemake was killed notices it within a second or two, and ends."""
+MANIFEST = "manifest.json"
+OWNERS = "owners.json"
+"""In a run's directory in scratch: the absolute directories into which trainings there publish."""
+
+# --- identity ---------------------------------------------------------------------------------------------------------
+
+
+def canonical_json(spec: BaseModel, *, defaults: bool = True) -> str:
+    """Return the specification as JSON in one canonical form: sorted keys, no spaces; with every default or none."""
+    content = spec.model_dump(mode="json", exclude_defaults=not defaults)
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+
+def spec_sha256(spec: BaseModel) -> str:
+    """Return the checksum (64 hex digits) of a specification: its identity.
+
+    Values that equal their default are left out, so that a key which is added later, with a default that means what was
+    done before, leaves all identities as they are. So a default never changes its value: a new `contract` does that.
+    """
+    return hashlib.sha256(canonical_json(spec, defaults=False).encode()).hexdigest()
+
+
+def spec_hash(spec: BaseModel) -> str:
+    """Return the first 8 hex digits of a specification's checksum, as names have them."""
+    return spec_sha256(spec)[:8]
+
+
+# --- lock -------------------------------------------------------------------------------------------------------------
+
+
+class LockedError(ValueError):
+    """Another live process holds the lock."""
+
+
+@contextmanager
+def directory_lock(directory: Path, *, seconds: float = HANDOVER_SECONDS) -> Iterator[None]:
+    """Hold the lock of `directory` (made if absent) for the body of the `with`; wait up to `seconds` for it.
+
+    It is an advisory `flock` on `<directory>/lock`, so nothing is left to clear after a crash: the file stays, its lock
+    dies with its process. The file says who holds it. On a network file system the lock is only as good as its `flock`.
+
+    Raises LockedError, naming the holder's process and host, if the lock is still held after `seconds`.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("a+") as file:
+        _acquire(file, directory, time.monotonic() + seconds)
+        file.truncate(0)
+        file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+        file.flush()
+        yield
+
+
+def _acquire(file: IO[str], directory: Path, deadline: float) -> None:
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise LockedError(
+                    f"{directory} is in use by {_holder(file)}; wait until it ends, or stop it, and start again"
+                ) from None
+        except OSError as error:
+            raise OSError(
+                error.errno, f"the file system has no locks ({error.strerror}); put {directory} on one that has flock"
+            ) from None
+        time.sleep(POLL_SECONDS)
+
+
+def _holder(file: IO[str]) -> str:
+    file.seek(0)
+    text = file.read()
+    if not text:  # the holder has locked the file and not yet written into it
+        return "another process"
+    holder = json.loads(text)
+    return f"process {holder['pid']} on {holder['host']}"
+
+
+# --- directories that are complete or absent --------------------------------------------------------------------------
+
+
+@contextmanager
+def assembled(directory: Path) -> Iterator[Path]:
+    """Yield an empty directory to fill; it becomes `directory`, in place of an older one, if the body succeeds.
+
+    Nobody sees a part of it: after an error or a kill `directory` is what it was before.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{directory.name}-", dir=directory.parent) as name:
+        staging = Path(name) / directory.name
+        staging.mkdir()
+        yield staging
+        remove(directory)
+        os.replace(staging, directory)
+
+
+def checksums(directory: Path) -> dict[str, str]:
+    """Return path below `directory` -> sha256 of each file in it, sorted by path."""
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {path.relative_to(directory).as_posix(): sha256(path) for path in files}
+
+
+def write_manifest(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a manifest: indented JSON, atomically. NaN is an error."""
+    write_atomically(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+# --- journal ----------------------------------------------------------------------------------------------------------
+
+
+class Journal(Generic[Key, Entry]):
+    """Work in progress on disk, a line an entry; a context manager that keeps the file open for more.
+
+    A line is written at once, so a kill loses at most the entry that it interrupts: what such a line left is cut off
+    when the file is opened again.
+
+    Args:
+        path: the file.
+        parse: (row from 1, line without its end) -> key and entry. ValueError, naming the file, for a wrong line, which
+            no kill can cause.
+        head: first line, which says what the entries are of; a file with another head is deleted, and begun again.
+
+    Attributes:
+        done: entries by key.
+    """
+
+    def __init__(self, path: Path, parse: Callable[[int, str], tuple[Key, Entry]], head: str | None = None) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        lines = _whole_lines(path)
+        if head is not None and lines and lines[0] != head:
+            log.info("%s: of other work; begun again", path)
+            path.unlink()
+            lines = []
+        self.done: dict[Key, Entry] = {}
+        first = 1 if head is None else 2
+        for row, line in enumerate(lines[first - 1 :], first):
+            key, entry = parse(row, line)
+            if key in self.done:
+                raise ValueError(f"{path}, row {row}: {key} again; delete the file")
+            self.done[key] = entry
+        self._stream = path.open("a", encoding="utf-8", newline="\n")
+        if head is not None and not lines:
+            self._write(head)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stream.close()
+
+    def add(self, key: Key, entry: Entry, line: str) -> None:
+        """Keep one more entry as `line`. ValueError for a key that is already there."""
+        if key in self.done:
+            raise ValueError(f"{self._path}: {key} is already there")
+        self._write(line)
+        self.done[key] = entry
+
+    def _write(self, line: str) -> None:
+        self._stream.write(line + "\n")
+        self._stream.flush()
+
+
+def _whole_lines(path: Path) -> list[str]:
+    """Return the lines of `path` that have an end, and cut off what follows them."""
+    if not path.is_file():
+        return []
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if len(whole) < len(content):
+        with path.open("r+b") as stream:
+            stream.truncate(len(whole))
+    try:
+        return whole.decode("utf-8").split("\n")[:-1]  # not splitlines: a text may hold U+2028
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is damaged: not UTF-8 text ({error}); delete it to have it made again") from None
+
+
+# --- owners -----------------------------------------------------------------------------------------------------------
+
+
+def record_owner(directory: Path, out: Path) -> None:
+    """Record `out` as an owner of a directory in scratch, which clones may share; earlier owners are kept."""
+    # The results of a preset may be a link to a disk that the results of others have too, so that is not resolved.
+    absolute = out.absolute()
+    results = absolute.parents[min(2, len(absolute.parents) - 1)]
+    before, own = owners(directory), str(results.resolve() / absolute.relative_to(results))
+    if own not in before:
+        write_atomically(directory / OWNERS, json.dumps([*before, own], indent=2) + "\n")
+
+
+def owners(directory: Path) -> list[str]:
+    """Return where what is made in `directory` is published; nothing if it has no record."""
+    path = directory / OWNERS
+    return read_json(path) if path.is_file() else []
+
+
+def reason_to_keep(directory: Path, results: Path) -> str | None:
+    """Return why nothing in `directory` may be deleted for the sake of `results`; None if it is theirs alone."""
+    own = owners(directory)
+    if not own:
+        return f"it has no {OWNERS}, which says whose it is"
+    # <results>/<preset>/runs/<run>: results below others are not theirs.
+    others = [out for out in own if [*Path(out).parents][2:3] != [results.resolve()]]
+    return f"it belongs to {others[0]}" if others else None
