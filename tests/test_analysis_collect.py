@@ -14,8 +14,10 @@ import pytest
 import torch
 
 import evaluation_fakes
-from dara.analysis import RecordError, analyse, bootstrap_interval, collect, read_frame
-from dara.analysis.records import read_run
+from dara.analysis.collect import analyse, collect
+from dara.analysis.frames import read_frame
+from dara.analysis.intervals import bootstrap_interval
+from dara.analysis.records import RecordError, read_run
 from dara.analysis.score_files import Scored, check_identities
 from dara.analysis.scores import score_rows
 from dara.config import RunSpec

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dara.analysis import CrossingTimes, median_step, median_text, speed_up, times_of
+from dara.analysis.speed_up import speed_up
+from dara.analysis.survival import CrossingTimes, median_step, median_text, times_of
 from dara.analysis.view import Mark
 
 INF = math.inf

@@ -75,13 +75,13 @@ PUBLISHED = ("published_table", "published_figure")
 SUMMARIES = ("tool_summary", "math_summary")
 SCORES = ("final_scores", "math_final_scores", "tool_rates", "math_rates", "score_intervals", "math_score_intervals")
 SCORES += ("tool_step60", "tool_step100", "math_step50")
-COMMENTED = [f"analysis/{name}.py" for name in ("crossing", "tables/rows", "figures/look", "view_published")]
-COMMENTED += [f"{name}.py" for name in ("report/html", "dag", "training/trl", "evaluation/generate", "rewards/math")]
+COMMENTED = [f"analysis/{name}.py" for name in ("crossing", "tables/rows", "figures/style", "view_published")]
+COMMENTED += [f"{name}.py" for name in ("report/page", "dag", "training/trl", "evaluation/generate", "rewards/math")]
 EDITS = {
     "a comment": [(name, "from __future__", "# why\nfrom __future__") for name in COMMENTED],
     "a statistic": [("analysis/crossing.py", "WINDOW = 10", "WINDOW = 5")],
     "a helper of tables": [("analysis/tables/side_by_side.py", "\nfrom dara", "\nEDITED = 1\nfrom dara")],
-    "a helper of figures": [("analysis/figures/look.py", "PAGE_WIDTH = 7.0", "PAGE_WIDTH = 6.0")],
+    "a helper of figures": [("analysis/figures/style.py", "PAGE_WIDTH = 7.0", "PAGE_WIDTH = 6.0")],
     "a figure": [("analysis/figures/learning_curves.py", "\nfrom dara", "\nEDITED = 1\nfrom dara")],
     "the report's page": [("report/template.html.jinja", "<body", "<body class='edited'")],
     "a view": [("analysis/view_published.py", "\nfrom dara", "\nEDITED = 1\nfrom dara")],

@@ -8,9 +8,9 @@ import math
 import pandas as pd
 import pytest
 
-from dara.analysis import times_of
 from dara.analysis.frames import rows_to_frame
-from dara.analysis.published import read_published
+from dara.analysis.paper_numbers import read_published
+from dara.analysis.survival import times_of
 from dara.analysis.tables import comparisons, render_table
 from dara.analysis.view import Mark
 from dara.analysis.view_published import PublishedView

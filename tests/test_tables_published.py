@@ -7,7 +7,7 @@ import re
 import pandas as pd
 import pytest
 
-from dara.analysis.published import read_published
+from dara.analysis.paper_numbers import read_published
 from dara.analysis.tables import Table, build_table, render_table
 from dara.analysis.tables.render import (
     COLUMN,

@@ -9,7 +9,7 @@ import pytest
 
 from dara.analysis.compare import score_difference
 from dara.analysis.frames import rows_to_frame
-from dara.analysis.published import read_published
+from dara.analysis.paper_numbers import read_published
 from dara.analysis.tables import build_table
 from dara.analysis.tables.render import markdown
 from dara.analysis.tables.rows import clearly_best

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from dara.analysis.figures import FIGURES
 from dara.config import Configuration, Experiment, Matrix, MethodEntry, ModelEntry, Preset, TaskSettings
 from dara.places import check_name, why_no_directory
 from dara.specs import SOURCES_OF_TASK, Model, checkpoint_steps
@@ -409,9 +410,8 @@ def _check_outputs(experiments: dict[str, Experiment], place: Callable[[str], st
     `place` is how a message begins that is about the experiment of a name: its file, and its key there.
     """
     owners: dict[tuple[str, str], str] = {}
-    figures = [path.stem for path in (Path(__file__).parent / "analysis" / "figures").glob("[a-z]*.py")]
     for name, experiment in experiments.items():
-        for kind, known in (("tables", TABLES), ("figures", figures), ("side_by_side", SIDE_BY_SIDE)):
+        for kind, known in (("tables", TABLES), ("figures", FIGURES), ("side_by_side", SIDE_BY_SIDE)):
             folder = "figures" if kind == "figures" else "tables"
             for output, entry in getattr(experiment, kind).items():
                 where = f"{place(name)}{kind}.{output}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dara.analysis.figures import FIGURES
 from dara.config import Configuration, Experiment, Matrix, TaskSettings
 from dara.loading import ConfigurationError, load_published
 from dara.table_options import SIDE_BY_SIDE, TABLES, ScoreTable, table_name
@@ -70,10 +71,10 @@ class Outputs:
         raise ConfigurationError(f"{self.owner_name} has no {kind}.{output}; it has {', '.join(self.ids(kind))}")
 
     def module(self, kind: str, output: str) -> str:
-        """The module that draws a figure, or the function (MODULE:FUNCTION) that makes a table."""
+        """The function (MODULE:FUNCTION) that draws a figure or makes a table."""
         entry = self.owner(kind, output)[1]
         if kind == "figures":
-            return f"dara.analysis.figures.{entry}"
+            return f"dara.analysis.figures.{FIGURES[entry]}"
         return f"dara.analysis.tables.{(SIDE_BY_SIDE if kind == 'side_by_side' else TABLES)[table_name(entry)]}"
 
     def settings(self, kind: str, output: str) -> list[str]:

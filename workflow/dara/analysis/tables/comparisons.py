@@ -11,8 +11,8 @@ from dara.analysis.compare import Crossings, compare_crossings, compared_pairs, 
 from dara.analysis.intervals import wilson_interval
 from dara.analysis.survival import CrossingTimes, Kind, median_step, median_text, times_of
 from dara.analysis.tables.render import MISSING, Table, number, saved_text, with_interval
-from dara.analysis.view import Setting, View
-from dara.analysis.view_runs import RunsView, no_numbers
+from dara.analysis.view import Setting, View, missing_data
+from dara.analysis.view_runs import RunsView
 
 KINDS: tuple[Kind, ...] = ("first", "stable")
 OWN = ["Reached (%)", "Median", "Energy share (%)"]
@@ -58,7 +58,7 @@ def build(view: View) -> Table:
         for row in _rows(view, setting, threshold, method, [pair for pair in pairs if pair[0] == method])
     ]
     if not any(row["runs"] for row in rows):
-        raise no_numbers(view, f"crossing of {reward}")
+        raise missing_data(view, f"crossing of {reward}")
     display = [*(["Setting"] if len(view.settings) > 1 else []), *DISPLAY]
     notes = [
         "Of stable crossings, except First; differences are paired, Method minus Against, in steps. docs/statistics.md "

@@ -9,15 +9,14 @@ from collections.abc import Sequence
 import pandas as pd
 
 from dara.analysis.crossing import HOLD, first_crossing
-from dara.analysis.intervals import wilson_interval
+from dara.analysis.intervals import median, wilson_interval
 from dara.analysis.names import BASELINE, ENGINES
 from dara.analysis.speed_up import speed_up
-from dara.analysis.summary import median
 from dara.analysis.survival import CrossingTimes, median_step, median_text, times_of
 from dara.analysis.tables.render import MISSING, Table, number, saved_text, signed
 from dara.analysis.tables.rows import setting_cells, setting_columns, title_of
-from dara.analysis.view import Mark, Setting, View, name_of
-from dara.analysis.view_runs import RunsView, no_numbers
+from dara.analysis.view import Mark, Setting, View, missing_data, name_of
+from dara.analysis.view_runs import RunsView
 
 KINDS = ("first", "stable")
 """The kinds of crossings that a source may have; the last one that it has counts as reached."""
@@ -50,7 +49,7 @@ def build(view: View) -> Table:
     ]
     if not kinds:
         named = (f"{reward} {', '.join(map(str, found))}" for reward, found in experiment.thresholds.items())
-        raise no_numbers(view, f"crossing of its thresholds ({'; '.join(named)})")
+        raise missing_data(view, f"crossing of its thresholds ({'; '.join(named)})")
     rows = [row for setting in view.settings for level in levels for row in _block(view, kinds, setting, *level)]
     reference = view.methods.get(BASELINE)
     display = [*(["Setting"] if len(view.settings) > 1 else []), "Reward", "Threshold", "Method"]
@@ -164,7 +163,7 @@ def build_thresholds(view: View) -> Table:
     several = any(found and len(found.steps) > 1 for found in times.values())
     shown = [s for s in view.settings if any(found for (setting, *_), found in times.items() if setting == s)]
     if not shown:
-        raise no_numbers(view, f"stable crossing of {reward} at {', '.join(f'{t:g}' for t in thresholds) or 'any'}")
+        raise missing_data(view, f"stable crossing of {reward} at {', '.join(f'{t:g}' for t in thresholds) or 'any'}")
     rows = []
     for setting in shown:
         for method in view.methods:
@@ -223,7 +222,7 @@ def build_engines(view: View) -> Table:
     """
     engines = _by_engine(view)
     if len(engines) < 2:
-        raise no_numbers(view, f"runs of two engines (there are runs of {', '.join(engines) or 'none'})")
+        raise missing_data(view, f"runs of two engines (there are runs of {', '.join(engines) or 'none'})")
     places = list(dict.fromkeys(setting._replace(engine=None) for setting in view.settings))
     rows = [
         {"Setting": name_of(place, places)} | _engine_row(engines, place, reward, threshold, method)

@@ -12,11 +12,10 @@ import pandas as pd
 from dara.analysis.compare import PUBLISHED_STEPS, nearest_step
 from dara.analysis.intervals import t_interval
 from dara.analysis.names import BASE, ENGINES
-from dara.analysis.selection import RUN
 from dara.analysis.tables.render import MISSING, number, with_interval
-from dara.analysis.view import Estimate, Setting, View, name_of
+from dara.analysis.view import Estimate, Setting, View, missing_data, name_of
 from dara.analysis.view_published import PublishedView
-from dara.analysis.view_runs import RunsView, no_numbers
+from dara.analysis.view_runs import RUN, RunsView
 from dara.table_options import BEST_OF, ScoreColumn, ScoreTable
 
 BASE_LABEL = "Base"
@@ -35,14 +34,14 @@ def is_published(view: View) -> bool:
 def runs_view(view: View) -> RunsView:
     """Return the view as one of single runs. ValueError for a source that has none."""
     if not isinstance(view, RunsView):
-        raise no_numbers(view, "single runs")
+        raise missing_data(view, "single runs")
     return view
 
 
 def published_rows(view: View) -> pd.DataFrame:
     """Return all rows that the authors published. ValueError for another source."""
     if not isinstance(view, PublishedView):
-        raise no_numbers(view, "published numbers; it is not their source")
+        raise missing_data(view, "published numbers; it is not their source")
     return view.published
 
 
@@ -65,7 +64,7 @@ def steps_of(view: View, options: ScoreTable) -> Steps:
     if options.step == "last":
         found = {setting: view.last_step(metrics, setting) for setting in view.settings}
         if not any(found.values()):
-            raise no_numbers(view, f"score ({', '.join(metrics)}) at a step that all completed runs have")
+            raise missing_data(view, f"score ({', '.join(metrics)}) at a step that all completed runs have")
         return {setting: step for setting, step in found.items() if step is not None}
     return dict.fromkeys(view.settings)
 
@@ -90,7 +89,7 @@ def steps_at(view: View, metrics: Sequence[str], at: int) -> dict[Setting, int |
             steps[setting] = nearest_step(common, at, view.budget(setting))
     if not steps:
         where = f"at step {at}" if is_published(view) else "that all methods have at one step"
-        raise no_numbers(view, f"score ({', '.join(metrics)}) {where}")
+        raise missing_data(view, f"score ({', '.join(metrics)}) {where}")
     return steps
 
 

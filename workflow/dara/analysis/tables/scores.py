@@ -32,9 +32,9 @@ from dara.analysis.tables.rows import (
     steps_of,
     title_of,
 )
-from dara.analysis.view import Estimate, Setting, View
+from dara.analysis.view import Estimate, Setting, View, missing_data
 from dara.analysis.view_published import PublishedView
-from dara.analysis.view_runs import RunsView, no_numbers
+from dara.analysis.view_runs import RunsView
 from dara.table_options import ScoreColumn, ScoreTable
 
 SPREADS = {
@@ -99,7 +99,7 @@ def build(view: View, options: ScoreTable) -> Table:
             if {method, baseline} <= set(view.methods)
         ]
     if not body.found:
-        raise no_numbers(view, f"score ({', '.join(options.metrics)})")
+        raise missing_data(view, f"score ({', '.join(options.metrics)})")
     shown = [each for each in blocks[0][1] if each.raw in body.found]
     absent = [each for each in blocks[0][1] if each.raw not in body.found]
     titles = [each.column.title for each in shown]
@@ -248,7 +248,7 @@ def _beside(view: View, options: ScoreTable, steps: Steps) -> Table:
                 rows.append(_beside_row(view, other, options, setting, step, method, own))
                 found |= {metric for metric, estimate in own.items() if estimate}
     if not rows:
-        raise no_numbers(view, f"score ({', '.join(options.metrics)})")
+        raise missing_data(view, f"score ({', '.join(options.metrics)})")
     columns, gone, absent = [], [], []
     for metric, column in options.metrics.items():
         titles = [f"{column.title} {end}" for end in (labels[1:] if column.alone else (*labels, "change"))]
@@ -318,7 +318,7 @@ def of_experiment(view: View, name: str) -> View:
 def _each_step(view: View, options: ScoreTable) -> Table:
     """Return one row a (setting, step, score, method), then the differences of methods, with both intervals."""
     if not isinstance(view, RunsView):
-        raise no_numbers(view, "scores of single questions; only runs of a preset have them")
+        raise missing_data(view, "scores of single questions; only runs of a preset have them")
     frame = view.frames["score_intervals"]
     frame = frame[frame["experiment"] == view.experiment.experiment]
     rows = []
@@ -331,7 +331,7 @@ def _each_step(view: View, options: ScoreTable) -> Table:
                     setting_cells(setting) | _each_row(view, column, one) for one in _ordered(view, options, shown)
                 ]
     if not rows:
-        raise no_numbers(view, "score at a step that all runs have")
+        raise missing_data(view, "score at a step that all runs have")
     columns = ["Step", "Score", "Method", "Seeds", "Questions", "Mean (%)", OVER_SEEDS, OVER_BOTH]
     return Table(
         pd.DataFrame(rows),

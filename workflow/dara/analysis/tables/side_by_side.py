@@ -24,9 +24,8 @@ from dara.analysis.tables.rows import (
     runs_view,
     steps_at,
 )
-from dara.analysis.view import Setting, View, name_of
+from dara.analysis.view import Setting, View, missing_data, name_of
 from dara.analysis.view_published import PublishedView
-from dara.analysis.view_runs import no_numbers
 from dara.table_options import ScoreTable
 
 SCORES = {"tool_calling": ({"average_format": "Average Format"}, 100), "math": ({"exceed": "Exceed"}, 50)}
@@ -113,7 +112,7 @@ def _table(
 ) -> Table:
     """Return one row a pair; `sources` are the notes on the published numbers. ValueError without a pair."""
     if not pairs:
-        raise no_numbers(ours, f"quantity in common with the published numbers of {published.experiment.experiment}")
+        raise missing_data(ours, f"quantity in common with the published numbers of {published.experiment.experiment}")
     models = [model for model, *_ in published.settings if any(pair.setting.model == model for pair in pairs)]
     columns = ["Quantity", *(["Published model"] if len(models) > 1 else []), "Method", *COLUMNS]
     mine, *others = (name_of(setting, ours.settings) for setting in ours.settings)

@@ -192,12 +192,7 @@ def collect(
         groups += new
         rounds += 1
     if len(kept) < prompts:
-        what = "the sum of the rewards" if rule.criterion == "sum_varies" else "a reward"
-        raise TooFewGroupsError(
-            f"{step}: {what} varies in only {len(kept)} of the {len(groups)} groups of {rule.max_rounds} round(s), and "
-            f"{prompts} are needed: raise filter.max_rounds ({rule.max_rounds}) or filter.candidate_prompts "
-            f"({rule.candidate_prompts}), or train with fewer prompts_per_step"
-        )
+        raise TooFewGroupsError(_too_few(step, len(kept), prompts, len(groups), rule))
     metrics = {
         "filter/num_gen_batches": float(rounds),
         "filter/informative_groups_collected": float(len(kept)),
@@ -206,6 +201,15 @@ def collect(
         "filter/acceptance": len(kept) / len(groups),
     }
     return Pool(groups, kept[:prompts], metrics)
+
+
+def _too_few(step: str, accepted: int, prompts: int, generated: int, rule: Filter) -> str:
+    what = "the sum of the rewards" if rule.criterion == "sum_varies" else "a reward"
+    return (
+        f"{step}: {what} varies in only {accepted} of the {generated} groups of {rule.max_rounds} round(s), and "
+        f"{prompts} are needed: raise filter.max_rounds ({rule.max_rounds}) or filter.candidate_prompts "
+        f"({rule.candidate_prompts}), or train with fewer prompts_per_step"
+    )
 
 
 def _drawn(draw: Callable[[int], Sequence[G]], size: int) -> list[G]:
