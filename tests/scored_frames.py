@@ -1,4 +1,4 @@
-"""Made-up score files of the paper's benchmarks, and frames with what `summarise` and the analysis make of them.
+"""Made-up score files of the paper's benchmarks, frames with what `summarise` and the analysis make of them, and tables.
 
 Scores are shares: of each category (or set) so many of its cases are right, and so on.
 """
@@ -6,16 +6,23 @@ Scores are shares: of each category (or set) so many of its cases are right, and
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import pandas as pd
 
 from dara.analysis.frames import rows_to_frame
 from dara.analysis.scores import score_rows
+from dara.analysis.tables import Table, build_table
+from dara.analysis.view import View
 from dara.benchmarks import definition
+from dara.config import Experiment
 from dara.data.math_sets import SETS
 from dara.evaluation.bfcl import CATEGORIES
 from dara.evaluation.grading import summarise
+from dara.loading import read_yaml
+from dara.table_options import TABLES, ScoreTable
+from project import ROOT
 
 CASES = 10
 """Of each category."""
@@ -67,3 +74,19 @@ def _frame(benchmark: str, parts: Mapping[str, Mapping[str, float]], **constant:
             place = {"case": f"{category}_{case}", "category": category, "sample": 0, "n_tokens": 9}
             rows.append(row | place | {"outcome": "scored"})
     return pd.DataFrame(rows, columns=list(columns))
+
+
+def entry(output: str, kind: str = "tables") -> str | ScoreTable:
+    """What config/experiments/ says of a table."""
+    return next(made for one in _experiments().values() if (made := getattr(one, kind).get(output)))
+
+
+@cache
+def _experiments() -> dict[str, Experiment]:
+    paths = (ROOT / "config/experiments").glob("*.yaml")
+    return {path.stem: Experiment.model_validate(read_yaml(path)) for path in sorted(paths)}
+
+
+def build(output: str, view: View) -> Table:
+    """The table of this file name, or of this name, of made-up runs."""
+    return build_table(output if output in TABLES else entry(output), view)

@@ -100,7 +100,7 @@ def test_a_score_has_the_mean_over_seeds_and_both_intervals(study):
     over_seeds = t_interval([0.25, 0.5, 0.75])
     assert (row["t_low"], row["t_high"]) == (pytest.approx(over_seeds.low), pytest.approx(over_seeds.high))
     key = ("score_intervals", "math", "laptop_math", "tiny", "G=8", "step 20", "acc", "dara_sym")
-    both = hierarchical_interval(study.metrics("dara_sym", 20), key=key, shared=True)
+    both = hierarchical_interval(study.metrics("dara_sym", 20), key=key)
     assert (row["low"], row["high"]) == (pytest.approx(both.low), pytest.approx(both.high))
     assert row["low"] < 0.25 < 0.75 < row["high"]  # wider than the seeds alone
 
@@ -113,7 +113,7 @@ def test_a_difference_is_paired_in_seeds_and_questions(study):
     assert (row["t_low"], row["t_high"]) == (pytest.approx(over_seeds.low), pytest.approx(over_seeds.high))
     key = ("score_intervals", "math", "laptop_math", "tiny", "G=8", "step 20", "acc", "dara_sym-gdpo")
     paired = metric_differences(study.metrics("dara_sym", 20), study.metrics("gdpo", 20))
-    both = hierarchical_interval(paired, key=key, shared=True)
+    both = hierarchical_interval(paired, key=key)
     assert (row["low"], row["high"]) == (pytest.approx(both.low), pytest.approx(both.high))
     assert ("main", "acc", "gdpo", "dara_sym") not in frame.index
     equal = frame.loc[("main", "exceed", "dara_sym", "gdpo")]

@@ -29,6 +29,7 @@ from dara.report.verdicts import (
     share_margin,
 )
 from project import ROOT
+from scored_frames import entry
 
 GOOD, BAD, OPEN = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.NOT_DECIDABLE
 PARITY, UNTESTED = Verdict.PARITY, Verdict.NOT_TESTED
@@ -151,7 +152,7 @@ def sources(**changes) -> Sources:
     experiments = {}
     for name, (task, reward, sizes, methods) in PLACES.items():
         fields = {"question": "?", "task": task, "rewards": ("correctness", reward), "sparse_reward": reward}
-        shown = {"tables": {f"{name}_c": "comparisons", f"{name}_s": "score_intervals"}, "figures": {}}
+        shown = {"tables": {f"{name}_c": "comparisons", f"{name}_s": entry("score_intervals")}, "figures": {}}
         thresholds = {reward: (0.8,) if reward == "format" else (0.8, 0.9, 0.99)}
         experiments[name] = Experiment(experiment=name, methods=methods, thresholds=thresholds, **fields, **shown)
         for size in sizes:

@@ -73,12 +73,14 @@ def test_a_digest_is_another_one_after_an_edit_but_for_comments_and_layout(tmp_p
 DRAWN = ("table", "figure", "side_by_side")
 PUBLISHED = ("published_table", "published_figure")
 SUMMARIES = ("tool_summary", "math_summary")
-COMMENTED = [f"analysis/{name}.py" for name in ("crossing", "tables/score_pairs", "figures/style", "view_published")]
+SCORES = ("final_scores", "math_final_scores", "tool_rates", "math_rates", "score_intervals", "math_score_intervals")
+SCORES += ("tool_step60", "tool_step100", "math_step50")
+COMMENTED = [f"analysis/{name}.py" for name in ("crossing", "tables/rows", "figures/style", "view_published")]
 COMMENTED += [f"{name}.py" for name in ("report/page", "dag", "training/trl", "evaluation/generate", "rewards/math")]
 EDITS = {
     "a comment": [(name, "from __future__", "# why\nfrom __future__") for name in COMMENTED],
     "a statistic": [("analysis/crossing.py", "WINDOW = 10", "WINDOW = 5")],
-    "a helper of tables": [("analysis/tables/score_pairs.py", "\nfrom dara", "\nEDITED = 1\nfrom dara")],
+    "a helper of tables": [("analysis/tables/side_by_side.py", "\nfrom dara", "\nEDITED = 1\nfrom dara")],
     "a helper of figures": [("analysis/figures/style.py", "PAGE_WIDTH = 7.0", "PAGE_WIDTH = 6.0")],
     "a figure": [("analysis/figures/learning_curves.py", "\nfrom dara", "\nEDITED = 1\nfrom dara")],
     "the report's page": [("report/template.html.jinja", "<body", "<body class='edited'")],
@@ -138,16 +140,14 @@ def test_what_edited_code_makes_is_planned_again_and_nothing_else(built, tmp_pat
         "a comment": {},
         "a statistic": all_of("analyse", *DRAWN, *PUBLISHED, "html_report"),
         "a helper of tables": {
-            "table": {"tool_step60", "tool_step100", "math_step50"},
             "side_by_side": {f"{name}_side_by_side" for name in (*SUMMARIES, "tool_step100", "math_step50")},
-            "published_table": {"tool_step60", "tool_step100", "math_step50"},
             **report,
         },
         "a helper of figures": all_of("figure", "published_figure", "html_report"),
         "a figure": {"figure": {"learning", "math_learning"}, "published_figure": {"learning"}, **report},
         "the report's page": report,
         "a view": {
-            "table": {"tool_step60", "tool_step100", "tool_hyperparameters", "math_step50", "math_hyperparameters"},
+            "table": {"tool_hyperparameters", "math_hyperparameters", *SCORES},
             **all_of("side_by_side", *PUBLISHED, "html_report"),
         },
     }

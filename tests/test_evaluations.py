@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dara.analysis.figures import draw_figure
-from dara.analysis.tables import TABLES
+from dara.analysis.tables import build_table
 from dara.config import Configuration
 from dara.dag import Workflow
 from dara.evaluation.records import SCORES, responses_path
@@ -124,8 +124,8 @@ def test_what_is_left_can_be_drawn_without_any_score(name, task):
     left = Outputs.of_preset(asked, ROOT, Path("results")).experiments[name]
     frames = simulate(task)
     shown = view(frames | {each: frames[each].iloc[:0] for each in ("checkpoint_scores", "score_intervals")}, left)
-    for module in {*left.tables.values()} - {"hyperparameters"}:
-        assert len(TABLES[module].build(shown).frame)
+    for entry in {*left.tables.values()} - {"hyperparameters"}:
+        assert len(build_table(entry, shown).frame)
     for module in {*left.figures.values()} - {"density_energy"}:  # of a metric that made-up frames lack
         assert draw_figure(module, shown).axes
 

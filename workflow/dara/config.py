@@ -56,6 +56,7 @@ from dara.specs import (
     check_groups,
     check_rewards,
 )
+from dara.table_options import TableEntry
 
 __all__ = [  # the specifications that a configuration is made of, so that one import serves
     "KL",
@@ -182,9 +183,11 @@ class Experiment(Model):
         description="the authors' steps at which methods are compared in their scores, besides the last; a training of "
         "less than 100 steps at the same share of it",
     )
-    tables: dict[OutputName, str] = Field(description="file name -> module in dara/analysis/tables/")
-    side_by_side: dict[OutputName, str] = Field(
-        default={}, description="name -> module whose table of ours stands beside the published: <name>_side_by_side"
+    tables: dict[OutputName, TableEntry] = Field(
+        description="file name -> name of a table, or what a table of scores shows (ScoreTable)"
+    )
+    side_by_side: dict[OutputName, TableEntry] = Field(
+        default={}, description="the same of tables with the published numbers beside ours: <file name>_side_by_side"
     )
     figures: dict[OutputName, str] = Field(description="file name -> module in dara/analysis/figures/")
 

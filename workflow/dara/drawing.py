@@ -18,12 +18,13 @@ from dara.config import Experiment, MethodEntry
 from dara.dag import Workflow
 from dara.loading import read_methods
 from dara.outputs import Outputs
+from dara.table_options import ScoreTable
 
 
 def table(flow: Workflow, output: str) -> None:
     """Write a table of a preset."""
-    experiment, module = flow.outputs.owner("tables", output)
-    _table((_ours(flow, experiment),), module, flow.paths.root / "tables" / output, _settings(flow, module))
+    experiment, entry = flow.outputs.owner("tables", output)
+    _table((_ours(flow, experiment),), entry, flow.paths.root / "tables" / output, _settings(flow, entry))
 
 
 def figure(flow: Workflow, output: str) -> None:
@@ -34,16 +35,16 @@ def figure(flow: Workflow, output: str) -> None:
 
 def side_by_side(flow: Workflow, output: str) -> None:
     """Write a table of a preset that has the published numbers too."""
-    experiment, module = flow.outputs.owner("side_by_side", output)
+    experiment, entry = flow.outputs.owner("side_by_side", output)
     theirs = flow.published.experiments[experiment.experiment]
     views = _ours(flow, experiment), _theirs(flow.paths.published, theirs, flow.configuration.methods)
-    _table(views, module, flow.paths.root / "tables" / f"{output}_side_by_side", _settings(flow, module))
+    _table(views, entry, flow.paths.root / "tables" / f"{output}_side_by_side", _settings(flow, entry))
 
 
 def published_table(root: Path, directory: Path, output: str) -> None:
     """Write a table of the published numbers in `<directory>/data/` into `<directory>/tables/`."""
-    experiment, module = Outputs.of_published(root, directory).owner("tables", output)
-    _table((_theirs(directory, experiment, read_methods(root)),), module, directory / "tables" / output, {})
+    experiment, entry = Outputs.of_published(root, directory).owner("tables", output)
+    _table((_theirs(directory, experiment, read_methods(root)),), entry, directory / "tables" / output, {})
 
 
 def published_figure(root: Path, directory: Path, output: str) -> None:
@@ -67,14 +68,13 @@ def _figure(view: View, module: str, stem: Path) -> None:
     render_figure(draw_figure(module, view), stem)
 
 
-def _table(views: tuple[View, ...], module: str, stem: Path, settings: dict) -> None:
+def _table(views: tuple[View, ...], entry: str | ScoreTable, stem: Path, settings: dict) -> None:
     """Of one view, or of two side by side."""
-    from dara.analysis.tables import TABLES, render_table
+    from dara.analysis.tables import build_table, render_table
 
-    build = TABLES[module].build if len(views) == 1 else TABLES[module].build_side_by_side
-    render_table(build(*views, **settings), stem)
+    render_table(build_table(entry, *views, **settings), stem)
 
 
-def _settings(flow: Workflow, module: str) -> dict:
+def _settings(flow: Workflow, entry: str | ScoreTable) -> dict:
     """The settings of runs stand in the preset, not in their numbers."""
-    return {"preset": flow.configuration.preset} if module == "hyperparameters" else {}
+    return {"preset": flow.configuration.preset} if entry == "hyperparameters" else {}

@@ -26,6 +26,7 @@ from dara.config import (
     TaskSettings,
     WarmStart,
 )
+from dara.table_options import Beside, ScoreColumn, ScoreTable
 
 SECTIONS = {
     "config/config.yaml and config/presets/*.yaml": (
@@ -41,7 +42,7 @@ SECTIONS = {
         Filter,
         Benchmark,
     ),
-    "config/experiments/*.yaml": (Experiment,),
+    "config/experiments/*.yaml": (Experiment, ScoreTable, ScoreColumn, Beside),
     "config/methods.yaml": (MethodEntry,),
     "config/models.yaml": (ModelEntry, Architecture, WarmStart, Resources),
 }

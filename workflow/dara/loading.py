@@ -16,6 +16,7 @@ from dara.places import check_name, why_no_directory
 from dara.plugins import DATA, METHOD, REWARD, source_file
 from dara.rewards import check_names
 from dara.specs import SOURCES_OF_TASK, Model, OwnData, checkpoint_steps
+from dara.table_options import SCORES, SIDE_BY_SIDE, TABLES, table_name
 
 
 class ConfigurationError(ValueError):
@@ -334,7 +335,7 @@ def _fields_at(model: type[BaseModel], location: tuple) -> list[str]:
 
 
 def _resolve(node: dict, definitions: dict) -> dict:
-    for option in node.get("anyOf", node.get("allOf", [])):
+    for option in node.get("anyOf", node.get("oneOf", node.get("allOf", []))):
         if "$ref" in option:
             node = option
     return definitions[node["$ref"].rsplit("/", 1)[1]] if "$ref" in node else node
@@ -444,12 +445,15 @@ def _check_outputs(experiments: dict[str, Experiment], place: Callable[[str], st
     """
     owners: dict[tuple[str, str], str] = {}
     for name, experiment in experiments.items():
-        for kind, folder in (("tables", "tables"), ("figures", "figures"), ("side_by_side", "tables")):
-            modules = [path.stem for path in (Path(__file__).parent / "analysis" / folder).glob("[a-z]*.py")]
-            modules = list(FIGURES) if kind == "figures" else modules
-            for output, module in getattr(experiment, kind).items():
+        for kind, known in (("tables", TABLES), ("figures", FIGURES), ("side_by_side", SIDE_BY_SIDE)):
+            folder = "figures" if kind == "figures" else "tables"
+            for output, entry in getattr(experiment, kind).items():
                 where = f"{place(name)}{kind}.{output}"
-                check_known(where, module, sorted(modules), f"a module of workflow/dara/analysis/{folder}/")
+                check_known(where, table_name(entry), sorted(known), f"a module of workflow/dara/analysis/{folder}/")
+                if entry == SCORES:
+                    raise ConfigurationError(
+                        f"{where}: a table of scores is a mapping: `table: scores`, title, metrics"
+                    )
                 other = owners.setdefault((kind, output), name)
                 if other != name:
                     raise ConfigurationError(f"{where} stands in {other} too; a file name belongs to one experiment")

@@ -6,25 +6,21 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dara.analysis.figures import FIGURES
 from dara.config import Configuration, Experiment, Matrix, TaskSettings
 from dara.loading import ConfigurationError, load_published
+from dara.table_options import SIDE_BY_SIDE, TABLES, ScoreTable, table_name
 
 FORMS = {"tables": ("md", "tex", "csv"), "side_by_side": ("md", "tex", "csv"), "figures": ("png", "svg")}
 
-SCORES = (
-    *("extended", "final_scores", "fixed_weights", "math_scores", "rates", "score_intervals", "three_rewards"),
-    *("tool_scores", "tool_step60"),
-)
 NEEDS: dict[str, Callable[[TaskSettings, Matrix], bool]] = {
-    **dict.fromkeys(SCORES, lambda task, matrix: matrix.evaluates(task.benchmark)),
-    "math_sets": lambda task, matrix: task.benchmark.name == "math_five" and matrix.evaluates(task.benchmark),
     "checkpoint_curves": lambda task, matrix: matrix.evaluates(task.benchmark) and _several(matrix),
     "validation_curves": lambda task, matrix: matrix.evaluates(task.validation) and _several(matrix),
 }
-"""Modules that show what not every experiment of every preset evaluates: an output of them is only planned where it
-does. Curves need more than one step beside the base model's."""
+"""Figures that show what not every experiment of every preset evaluates: an output of them is only planned where it
+does, as is a table of scores. Curves need more than one step beside the base model's."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +63,19 @@ class Outputs:
         """All outputs of a kind."""
         return [output for experiment in self.experiments.values() for output in getattr(experiment, kind)]
 
-    def owner(self, kind: str, output: str) -> tuple[Experiment, str]:
-        """The experiment that has an output, and the module that makes it. ConfigurationError if there is none."""
+    def owner(self, kind: str, output: str) -> tuple[Experiment, str | ScoreTable]:
+        """The experiment that has an output, and what it says of it. ConfigurationError if there is none."""
         for experiment in self.experiments.values():
             if output in getattr(experiment, kind):
                 return experiment, getattr(experiment, kind)[output]
         raise ConfigurationError(f"{self.owner_name} has no {kind}.{output}; it has {', '.join(self.ids(kind))}")
 
     def module(self, kind: str, output: str) -> str:
-        """The module that makes a table, or the function (MODULE:FUNCTION) that draws a figure."""
+        """The function (MODULE:FUNCTION) that draws a figure or makes a table."""
         entry = self.owner(kind, output)[1]
-        return f"dara.analysis.figures.{FIGURES[entry]}" if kind == "figures" else f"dara.analysis.tables.{entry}"
+        if kind == "figures":
+            return f"dara.analysis.figures.{FIGURES[entry]}"
+        return f"dara.analysis.tables.{(SIDE_BY_SIDE if kind == 'side_by_side' else TABLES)[table_name(entry)]}"
 
     def settings(self, kind: str, output: str) -> list[str]:
         """The configuration files that an output is made from, so that an edit (a label) makes it again."""
@@ -103,10 +101,15 @@ class Outputs:
         return [os.path.relpath(self.root / "config" / name) for name in names]
 
 
-def _possible(outputs: Mapping[str, str], task: TaskSettings, matrix: Matrix) -> dict[str, str]:
+def _possible(outputs: Mapping[str, Any], task: TaskSettings, matrix: Matrix) -> dict[str, Any]:
     """Of an experiment's outputs of one kind, those whose numbers its evaluation gives."""
-    shown = {module for module in outputs.values() if module not in NEEDS or NEEDS[module](task, matrix)}
-    return {output: module for output, module in outputs.items() if module in shown}
+    return {output: entry for output, entry in outputs.items() if _is_possible(entry, task, matrix)}
+
+
+def _is_possible(entry: str | ScoreTable, task: TaskSettings, matrix: Matrix) -> bool:
+    if isinstance(entry, str):
+        return entry not in NEEDS or NEEDS[entry](task, matrix)
+    return entry.benchmark in (None, task.benchmark.name) and matrix.evaluates(task.benchmark)
 
 
 def _several(matrix: Matrix) -> bool:

@@ -43,9 +43,9 @@ class Difference:
 
     @classmethod
     def of(cls, found: PairedDifference) -> Difference:
-        """The difference over pairs of runs."""
+        """Return the difference over pairs of runs."""
         ends = (found.interval.low, found.interval.high) if found.interval else (math.nan, math.nan)
-        return cls(found.mean, *ends, found.known)
+        return cls(found.mean, *ends, len(found.keys))
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Crossings:
 
 
 def compared_pairs(methods: Iterable[str]) -> list[tuple[str, str]]:
-    """The pairs (method, what it is compared with) of an experiment, in the order of its methods.
+    """Return the pairs (method, what it is compared with) of an experiment, in the order of its methods.
 
     Every method is compared with GDPO, DARA also with GRPO and with the same form with fixed weights, and a method that
     is not in the paper's comparison (a user's own) also with both forms of DARA.
@@ -85,7 +85,7 @@ def compared_pairs(methods: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def wanted_step(at: int, budget: int) -> float:
-    """The authors' step `at` in a training of `budget` steps: of less than their 100, at the same share of it.
+    """Return the authors' step `at` in a training of `budget` steps: of less than their 100, the same share of it.
 
     Step 60 of 100 is 48 of 80.
     """
@@ -93,7 +93,7 @@ def wanted_step(at: int, budget: int) -> float:
 
 
 def nearest_step(steps: Iterable[int], at: int, budget: int) -> int:
-    """The scored step to compare with the authors' step `at`; ValueError without a step.
+    """Return the scored step to compare with the authors' step `at`; ValueError without a step.
 
     It is the one nearest to `wanted_step`; of two that are equally near the earlier.
     """
@@ -116,7 +116,7 @@ def compare_checkpoints(view: RunsView, level: Level, pair: tuple[str, str], set
 
 
 def first_checkpoints(view: RunsView, level: Level, method: str, setting: Setting) -> CrossingTimes | None:
-    """The first scored checkpoint of each run whose score is at most a level; None without a scored run.
+    """Return the first scored checkpoint of each run whose score is at most a level; None without a scored run.
 
     A run without one, and one that diverged before, is censored at the last checkpoint of all.
     """
@@ -149,35 +149,56 @@ def compare_times(
 def score_difference(
     view: RunsView, metric: str, pair: tuple[str, str], setting: Setting, at: int
 ) -> tuple[int, Difference] | None:
-    """The difference of a held-out score at the authors' step `at` (`nearest_step`), from the frame score_intervals.
+    """Return the difference of a held-out score at the authors' step `at` (`nearest_step`), and our step.
 
-    Returns:
-        The step, and the difference; of one pair of runs with the interval over questions. None where the runs of a
-        method have no such score.
+    It is that of the frame score_intervals: of one pair of runs with the interval over questions. None where the runs
+    of a method have no such score.
     """
-    rows = view.frames["score_intervals"]
-    rows = rows[(rows["experiment"] == view.experiment.experiment) & (rows["metric"] == metric)]
-    rows = view.selection.of_setting(rows, setting)
-    rows = rows[(rows["method"] == pair[0]) & (rows["baseline"] == pair[1])].set_index("step")
+    rows = _differences(view, metric, pair, setting)
     if rows.empty:
         return None
     step = nearest_step(rows.index, at, view.budget(setting))
-    row = rows.loc[step]
-    over_seeds = row["n_seeds"] > 1
-    ends = (row["t_low"], row["t_high"]) if over_seeds else (row["low"], row["high"])
-    over = "seeds" if over_seeds else "questions"
-    return int(step), Difference(float(row["value"]), *map(float, ends), int(row["n_seeds"]), over)
+    return int(step), _difference_in(rows.loc[step])
+
+
+def difference_at(view: RunsView, metric: str, pair: tuple[str, str], setting: Setting, step: int) -> Difference:
+    """Return the difference of a held-out score at one of our steps.
+
+    It is that of the frame score_intervals where it has it, else over the completed runs with the same seed.
+    """
+    rows = _differences(view, metric, pair, setting)
+    if step in rows.index:
+        return _difference_in(rows.loc[step])
+    present = view.selection.present
+    scores = view.scores[view.scores["step"] == step]
+    scores = scores[scores["run_id"].isin(present.loc[present["outcome"] != "diverged", "run_id"])]
+    values = ({key: rows["value"].iloc[0] for key, rows in _by_run(view, scores, metric, m, setting)} for m in pair)
+    return paired(*values)
+
+
+def _differences(view: RunsView, metric: str, pair: tuple[str, str], setting: Setting) -> pd.DataFrame:
+    """Return the rows of a pair of methods in the frame score_intervals, by step."""
+    rows = view.frames["score_intervals"]
+    rows = rows[(rows["experiment"] == view.experiment.experiment) & (rows["metric"] == metric)]
+    rows = view.selection.of_setting(rows, setting)
+    return rows[(rows["method"] == pair[0]) & (rows["baseline"] == pair[1])].set_index("step")
+
+
+def _difference_in(row: pd.Series) -> Difference:
+    over = "seeds" if row["n_seeds"] > 1 else "questions"
+    ends = (row["t_low"], row["t_high"]) if over == "seeds" else (row["low"], row["high"])
+    return Difference(float(row["value"]), *map(float, ends), int(row["n_seeds"]), over)
 
 
 def densities(view: RunsView, reward: str, steps: int, method: str, setting: Setting) -> dict[Any, float]:
-    """The mean active-group density of a reward over the first steps, by run."""
+    """Return the mean active-group density of a reward over the first steps, by run."""
     frame = view.frames["training_curves"]
     frame = frame[(frame["step"] <= steps) & frame["value"].notna()]
     return {key: _mean(rows["value"]) for key, rows in _by_run(view, frame, f"density/{reward}", method, setting)}
 
 
 def energy_shares(view: RunsView, reward: str, method: str, setting: Setting) -> dict[Any, float]:
-    """The share of a reward in the energy of what a method contributes, mean over the steps of a run, by run."""
+    """Return the share of a reward in the energy of what a method contributes, mean over the steps, by run."""
     frame = view.frames["energies"]
     frame = frame[(frame["reward"] == reward) & frame["share_after"].notna()]
     runs = _runs(view, method, setting).merge(frame[["run_id", "share_after"]], on="run_id")
@@ -189,7 +210,7 @@ def _mean(values: pd.Series) -> float:
 
 
 def paired(first: Mapping[Any, float], second: Mapping[Any, float]) -> Difference:
-    """The difference of values of runs, by run."""
+    """Return the difference of values of runs, by run."""
     return Difference.of(paired_scores(first, second))
 
 
@@ -201,12 +222,12 @@ def _by_run(
 
 
 def _runs(view: RunsView, method: str, setting: Setting) -> pd.DataFrame:
-    """Columns run_id, seed, repeat of the runs of a method at a setting."""
+    """Return the columns run_id, seed, repeat of the runs of a method at a setting."""
     runs = view.selection.of_setting(view.selection.present, setting)
     return runs.loc[runs["method"] == method, ["run_id", *RUN]]
 
 
 def _key(view: View, kind: str, level: Level, pair: tuple[str, str], setting: Setting) -> tuple[str, ...]:
-    """What the resamples of a comparison are keyed by: the numbers are the same in every table."""
+    """Return what the resamples of a comparison are keyed by: the numbers are the same in every table."""
     place = (setting.model, str(setting.group_size))
     return ("crossings", view.source, *place, kind, level[0], f"{level[1]:g}", *pair)

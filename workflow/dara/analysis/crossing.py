@@ -1,4 +1,4 @@
-"""When a training curve gets to a threshold, and stays there."""
+"""When a training curve reaches a threshold, and stays there."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Crossing:
 def stable_crossing(
     values: Sequence[float] | np.ndarray, threshold: float, window: int = WINDOW, hold: int = HOLD
 ) -> Crossing:
-    """First step t at which the trailing mean m reaches the threshold and stays there for `hold` more steps.
+    """Return the first step t at which the trailing mean m reaches the threshold and stays there for `hold` more steps.
 
     m(t) is the mean of the last `window` values and exists for t >= window. The crossing is the first t with
     m(u) >= threshold for every u in t..t+hold, so a series of N steps can confirm none after N - hold.
@@ -68,14 +68,9 @@ def stable_crossing(
 
 
 def first_crossing(values: Sequence[float] | np.ndarray, threshold: float) -> int | None:
-    """First step (1-based) whose own value is at least the threshold, or None: the rule of the paper's tool figures.
+    """Return the first step (1-based) whose own value is at least the threshold, or None: the paper's rule for tools.
 
-    Args:
-        values: (N,) one value a step; values[0] is step 1.
-        threshold: the level, in the unit of the values.
-
-    Raises:
-        ValueError: values that are not a finite one-dimensional series, or a threshold that is not finite.
+    Arguments and errors are those of `stable_crossing`.
     """
     hits = np.flatnonzero(_checked(values, threshold) >= threshold - TOLERANCE)
     return int(hits[0]) + 1 if len(hits) else None

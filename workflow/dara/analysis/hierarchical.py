@@ -16,51 +16,42 @@ def hierarchical_interval(
     metrics: Mapping[Any, Metric],
     *,
     key: str | tuple[str, ...],
-    shared: bool,
     resamples: int = RESAMPLES,
-    level: float = LEVEL,
 ) -> Interval:
-    """Percentile bootstrap of the mean score over seeds: S seeds with replacement, then questions within each stratum.
+    """Return the percentile bootstrap of the mean score over seeds: S seeds are drawn, then questions in each stratum.
 
-    Of a single seed it is the bootstrap over questions, which says nothing about other seeds.
-
-    Where all seeds answer the same questions (`shared`), one draw of questions serves all seeds of a resample: a hard
-    question is hard for every seed, and independent draws would average that away. Otherwise each drawn seed has a
-    draw of its own questions, also when one seed is drawn twice. Neither the order of the seeds nor the order of the
-    questions matters (shared ones must stand in one order for all seeds).
+    One draw of questions serves all seeds of a resample: a hard question is hard for every seed, and independent draws
+    would average that away. Of a single seed it is the bootstrap over questions, which says nothing about other seeds.
+    Neither the order of the seeds nor the order of the questions (the same for all seeds) matters.
 
     Args:
-        metrics: for each seed (the keys must sort), values, strata and weights (Q,) of its questions.
+        metrics: for each seed (the keys must sort), values, strata and weights (Q,) of the questions, the same of all.
         key: what the resamples are keyed by.
-        shared: the seeds answer the same questions, in the same order.
-        resamples: number of resamples.
-        level: confidence level.
 
     Returns:
         An interval whose n is the number of seeds; [x, x] marked degenerate where all scores are equal and so are the
         values of each stratum.
 
     Raises:
-        ValueError: no seed; a value that is not finite; weights that differ within a stratum; shared questions whose
-            strata or weights differ between seeds.
+        ValueError: no seed; a value that is not finite; weights that differ within a stratum; seeds with other
+            questions, strata or weights than the first.
     """
-    if resamples < 1 or not 0 < level < 1:
-        raise ValueError(f"resamples must be at least 1 and level between 0 and 1 (given: {resamples}, {level})")
-    chosen = _chosen(metrics, shared)
+    if resamples < 1:
+        raise ValueError(f"resamples must be at least 1 (given: {resamples})")
+    chosen = _chosen(metrics)
     rng = keyed_generator(*((key,) if isinstance(key, str) else key))
     scores = [metric.score for metric in chosen]
     point = math.fsum(scores) / len(scores)
     if len(set(scores)) == 1 and all(_constant(metric) for metric in chosen):
         return Interval(point, point, len(chosen), "hierarchical bootstrap", True)
     drawn = rng.integers(len(chosen), size=(resamples, len(chosen)))
-    draw = _shared_scores if shared else _nested_scores
-    means = np.sort(draw(chosen, drawn, rng).mean(axis=1))
-    low, high = (float(means[percentile_rank((1 + side * level) / 2, resamples)]) for side in (-1, 1))
+    means = np.sort(_drawn_scores(chosen, drawn, rng).mean(axis=1))
+    low, high = (float(means[percentile_rank((1 + side * LEVEL) / 2, resamples)]) for side in (-1, 1))
     return Interval(low, high, len(chosen), "hierarchical bootstrap")
 
 
 def metric_differences(first: Mapping[Any, Metric], second: Mapping[Any, Metric]) -> dict[Any, Metric]:
-    """For each seed of both, the metric of the difference first - second, question by question.
+    """Return for each seed of both the metric of the difference first - second, question by question.
 
     A hierarchical bootstrap of it is paired in seeds and in questions. Its values lie in [-1, 1].
 
@@ -75,8 +66,8 @@ def metric_differences(first: Mapping[Any, Metric], second: Mapping[Any, Metric]
     return differences
 
 
-def _shared_scores(metrics: list[Metric], drawn: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Scores (R, S) of the drawn seeds (R, S), each resample with one draw of the questions for all of them."""
+def _drawn_scores(metrics: list[Metric], drawn: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return the scores (R, S) of the drawn seeds (R, S); a resample has one draw of the questions for all of them."""
     terms = np.stack([metric.values * metric.weights for metric in metrics], axis=1)
     names, groups = np.unique(np.asarray(metrics[0].strata, dtype=str), return_inverse=True)
     scores = np.zeros((len(drawn), len(metrics)))
@@ -87,28 +78,15 @@ def _shared_scores(metrics: list[Metric], drawn: np.ndarray, rng: np.random.Gene
     return np.take_along_axis(scores, drawn, axis=1)
 
 
-def _nested_scores(metrics: list[Metric], drawn: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Scores (R, S) of the drawn seeds (R, S), each of them with a draw of its own questions."""
-    scores = np.zeros(drawn.shape)
-    for seed, metric in enumerate(metrics):
-        places = drawn == seed
-        terms, strata = metric.values * metric.weights, np.asarray(metric.strata, dtype=str)
-        for name in np.unique(strata):
-            rows = np.sort(terms[strata == name])[:, None]
-            scores[places] += resampled_sums(rows, int(places.sum()), rng)[:, 0]
-    return scores
-
-
-def _chosen(metrics: Mapping[Any, Metric], shared: bool) -> list[Metric]:
-    """The checked metrics in the order of their seeds."""
+def _chosen(metrics: Mapping[Any, Metric]) -> list[Metric]:
+    """Return the checked metrics in the order of their seeds."""
     if not metrics:
         raise ValueError("a hierarchical bootstrap needs the metric of at least one seed")
     seeds = sorted(metrics)
     chosen = [metrics[seed] for seed in seeds]
     for seed, metric in zip(seeds, chosen, strict=True):
         _check(metric, f"seed {seed}")
-    if shared:
-        _check_shared(seeds, chosen)
+    _check_shared(seeds, chosen)
     return chosen
 
 

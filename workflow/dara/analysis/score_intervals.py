@@ -140,7 +140,7 @@ def _row(group: Group, metric: str, method: str, baseline: str, seeds: Mapping[A
     setting = group.setting
     place = (group.task, group.benchmark, setting.model, f"G={setting.group_size}", f"step {group.step}")
     key = ("score_intervals", *place, metric, f"{method}-{baseline}" if baseline else method)
-    both = hierarchical_interval(seeds, key=key, shared=True)
+    both = hierarchical_interval(seeds, key=key)
     values = {"value": math.fsum(scores) / len(scores)}
     for prefix, interval in (("t_", over_seeds), ("", both)):
         values |= {f"{prefix}low": interval.low, f"{prefix}high": interval.high} if interval else {}

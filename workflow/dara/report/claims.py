@@ -10,7 +10,7 @@ from typing import Literal
 
 from dara.analysis.compare import compared_pairs
 from dara.analysis.names import FIXED, HEADLINE, PAPER_METHODS, SCORES, headline_threshold
-from dara.analysis.tables.cells import number
+from dara.analysis.tables.render import number
 from dara.analysis.view import Setting, name_of
 from dara.analysis.view_published import PublishedView
 from dara.analysis.view_runs import RunsView
@@ -235,5 +235,9 @@ def _absent(sources: Sources, view: RunsView, pair: Pair, setting: Setting) -> s
 
 def _shown(view: RunsView, measure: Measure) -> str:
     """Return the table of an experiment that has a number, or the frame where the preset does not draw that table."""
-    names = [f"tables/{name}.md" for name, module in view.experiment.tables.items() if module == measure.table]
+    shown = {
+        name: "score_intervals" if getattr(entry, "step", "") == "each" else entry
+        for name, entry in view.experiment.tables.items()
+    }
+    names = [f"tables/{name}.md" for name, table in shown.items() if table == measure.table]
     return names[0] if names else f"data/{measure.frame}.csv"

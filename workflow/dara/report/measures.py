@@ -12,8 +12,8 @@ from dara.analysis import compare
 from dara.analysis.compare import Crossings, Difference, paired
 from dara.analysis.paired import paired_steps
 from dara.analysis.survival import CrossingTimes, median_text, times_of
-from dara.analysis.tables.cells import MISSING, number, saved_text, with_interval
 from dara.analysis.tables.crossings import curve_crossing
+from dara.analysis.tables.render import MISSING, number, saved_text, with_interval
 from dara.analysis.view import Setting, View, name_of
 from dara.analysis.view_published import PublishedView
 from dara.analysis.view_runs import RunsView

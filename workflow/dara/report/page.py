@@ -19,7 +19,8 @@ from markupsafe import Markup, escape
 from dara.analysis.figures import describe
 from dara.analysis.frames import FrameFiles
 from dara.analysis.paper_numbers import read_published
-from dara.analysis.tables import TABLES, Table
+from dara.analysis.tables import Table, build_table
+from dara.analysis.tables import describe as describe_table
 from dara.analysis.view import View
 from dara.analysis.view_published import PublishedView
 from dara.analysis.view_runs import RunsView
@@ -29,6 +30,7 @@ from dara.files import gunzip, read_json, sha256, write_atomically
 from dara.report.claims import Sources, assess, check_formulas, other_methods, read_claims
 from dara.report.verdicts import OF_CLAIMS
 from dara.store import spec_sha256
+from dara.table_options import ScoreTable
 
 MIME = {".png": "image/png", ".svg": "image/svg+xml"}
 
@@ -157,7 +159,7 @@ def _output(flow: Workflow, sources: Sources, kind: str, output: str) -> dict[st
         experiment, module = flow.outputs.owner("side_by_side", output)
         name = experiment.experiment
         shown["Side by side"] = _table(module, preset, sources.runs.get(name), sources.published.get(name))
-    text = describe(module) if kind == "figures" else " ".join((TABLES[module].__doc__ or "").split("\n\n")[0].split())
+    text = describe(module) if kind == "figures" else describe_table(module)
     caption = text.removeprefix("Figure: ").removeprefix("Table: ")
     return {"kind": kind[:-1], "id": output, "caption": caption[:1].upper() + caption[1:], "shown": shown}
 
@@ -173,13 +175,13 @@ def _figure(directory: Path, output: str, options: str) -> dict[str, str] | str:
     return {"data": f"data:{MIME[chosen.suffix]};base64,{base64.b64encode(chosen.read_bytes()).decode('ascii')}"}
 
 
-def _table(module: str, preset: Preset, *views: View | None) -> Table | str:
+def _table(module: str | ScoreTable, preset: Preset, *views: View | None) -> Table | str:
     """Build a table of one view, or of two side by side; a sentence where the numbers are not there."""
     if None in views:
         return "Missing: this experiment has no finished run, or no published numbers."
     settings = {"preset": preset} if module == "hyperparameters" and isinstance(views[0], RunsView) else {}
     try:
-        return getattr(TABLES[module], "build" if len(views) == 1 else "build_side_by_side")(*views, **settings)
+        return build_table(module, *views, **settings)
     except ValueError as error:
         return f"Missing: {error}"
 

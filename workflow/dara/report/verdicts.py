@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from dara.analysis.compare import Difference
-from dara.analysis.tables.cells import MISSING, number
+from dara.analysis.tables.render import MISSING, number
 from dara.analysis.view_runs import RunsView
 
 

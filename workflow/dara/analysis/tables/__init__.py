@@ -1,27 +1,35 @@
-"""The tables: each module builds one; `TABLES` maps the name used in config/experiments/ to its module."""
+"""The tables: `build_table` makes one from its entry in the configuration."""
 
-from dara.analysis.modules import Modules
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
 from dara.analysis.tables.render import Table, render_table
+from dara.analysis.view import View
+from dara.table_options import SIDE_BY_SIDE, TABLES, ScoreTable, table_name
 
-TABLES = Modules(
-    __name__,
-    "comparisons",
-    "crossings",
-    "engines",
-    "extended",
-    "final_scores",
-    "fixed_weights",
-    "hyperparameters",
-    "math_scores",
-    "math_sets",
-    "rates",
-    "runs",
-    "score_intervals",
-    "side_by_side",
-    "three_rewards",
-    "threshold_crossings",
-    "tool_scores",
-    "tool_step60",
-)
+__all__ = ["Table", "build_table", "describe", "render_table"]
 
-__all__ = ["TABLES", "Table", "render_table"]
+
+def build_table(entry: str | ScoreTable, *views: View, **settings: Any) -> Table:
+    """Build a table of one view, or of ours and the published one side by side.
+
+    Its module is imported here: a job makes one table and pays for no other.
+    """
+    function = _function(entry, side_by_side=len(views) > 1)
+    return function(*views, *([] if isinstance(entry, str) else [entry]), **settings)
+
+
+def describe(entry: str | ScoreTable) -> str:
+    """Return what a table shows, in a sentence."""
+    if not isinstance(entry, str):
+        return entry.note or entry.title.replace("{step}", "one step")
+    documented = _function(entry, side_by_side=entry not in TABLES).__doc__ or ""
+    first = " ".join(documented.split("\n\n")[0].split()).removeprefix("Return ")
+    return first[:1].upper() + first[1:]
+
+
+def _function(entry: str | ScoreTable, *, side_by_side: bool) -> Any:
+    module, _, function = (SIDE_BY_SIDE if side_by_side else TABLES)[table_name(entry)].partition(":")
+    return getattr(import_module(f"{__name__}.{module}"), function)

@@ -8,11 +8,9 @@ import numpy as np
 import pandas as pd
 
 from dara.analysis.compare import Crossings, compare_crossings, compared_pairs, energy_shares
-from dara.analysis.crossing import HOLD
-from dara.analysis.intervals import LEVEL, RESAMPLES, wilson_interval
+from dara.analysis.intervals import wilson_interval
 from dara.analysis.survival import CrossingTimes, Kind, median_step, median_text, times_of
-from dara.analysis.tables.cells import MISSING, WILSON_NOTE, number, saved_text, with_interval
-from dara.analysis.tables.render import Table
+from dara.analysis.tables.render import MISSING, Table, number, saved_text, with_interval
 from dara.analysis.view import Setting, View, missing_data
 from dara.analysis.view_runs import RunsView
 
@@ -29,7 +27,7 @@ RAW_COMPARED = [
 
 
 def build(view: View) -> Table:
-    """One row a (setting, threshold of the sparse reward, method, method that it is compared with).
+    """Return one row a (setting, threshold of the sparse reward, method, method that it is compared with).
 
     Raw columns: RAW_OWN and RAW_COMPARED, of stable crossings unless named first_; steps as steps, shares as fractions,
     empty where a number is not estimable. A method that is compared with none has one row, with its own numbers.
@@ -62,11 +60,16 @@ def build(view: View) -> Table:
     if not any(row["runs"] for row in rows):
         raise missing_data(view, f"crossing of {reward}")
     display = [*(["Setting"] if len(view.settings) > 1 else []), *DISPLAY]
-    return Table(pd.DataFrame(rows), f"Crossings of {reward}, compared ({name})", _notes(view), display)
+    notes = [
+        "Of stable crossings, except First; differences are paired, Method minus Against, in steps. docs/statistics.md "
+        "explains it under Comparing two methods.",
+        *view.notes(),
+    ]
+    return Table(pd.DataFrame(rows), f"Crossings of {reward}, compared ({name})", notes, display)
 
 
 def _rows(view: RunsView, setting: Setting, threshold: float, method: str, pairs: list[tuple[str, str]]) -> list[dict]:
-    """The rows of one method at one threshold."""
+    """Return the rows of one method at one threshold."""
     level = (view.experiment.sparse_reward, threshold)
     head = {
         "Setting": view.setting_label(setting),
@@ -84,7 +87,7 @@ def _rows(view: RunsView, setting: Setting, threshold: float, method: str, pairs
 
 
 def _own(view: RunsView, setting: Setting, level: tuple[str, float], method: str) -> dict[str, object]:
-    """The cells and raw columns of one method, all of stable crossings."""
+    """Return the cells and raw columns of one method, all of stable crossings."""
     times = times_of(view.marks("stable", *level, method, setting), "stable")
     if times is None:
         cells = {"Reached (%)": "missing", "Median": MISSING, "Energy share (%)": MISSING}
@@ -109,13 +112,13 @@ def _reached(times: CrossingTimes) -> str:
 
 
 def _compared(found: dict[Kind, Crossings | None]) -> dict[str, object]:
-    """The cells and raw columns of a pair of methods; dashes where one of them has no run."""
+    """Return the cells and raw columns of a pair of methods; dashes where one of them has no run."""
     stable = found["stable"]
     if stable is None:
         return dict.fromkeys(COMPARED, MISSING) | dict.fromkeys(RAW_COMPARED, math.nan)
     row: dict[str, object] = {"Pairs": str(stable.difference.pairs), "pairs": stable.difference.pairs}
     for kind, made in found.items():
-        row[f"{kind.capitalize()}: difference"] = difference_text(made)
+        row[f"{kind.capitalize()}: difference"] = _difference_text(made)
         row |= {f"{kind}_difference": made.difference.value, f"{kind}_low": made.difference.low}
         row |= {f"{kind}_high": made.difference.high, f"{kind}_tau": made.tau, f"{kind}_late": made.late}
     saved = stable.speed_up
@@ -124,31 +127,10 @@ def _compared(found: dict[Kind, Crossings | None]) -> dict[str, object]:
     return row | {"saved": saved.saved, "saved_low": low, "saved_high": high, "not_estimable": saved.reason}
 
 
-def difference_text(made: Crossings) -> str:
-    """`−12.5 [−20.1, −4.9]`, and `, 2 late` where runs had not crossed by tau; a dash where it is not known."""
+def _difference_text(made: Crossings) -> str:
+    """Return `−12.5 [−20.1, −4.9]`, and `, 2 late` where runs had not crossed by tau; a dash where it is not known."""
     found = made.difference
     if not found.pairs or made.tau <= 0:
         return MISSING
     late = f", {made.late} late" if made.late else ""
     return with_interval(found.value, found.low, found.high, 1) + late
-
-
-def _notes(view: View) -> list[str]:
-    return [
-        "Of stable crossings, except `First`. Differences are the method minus the one in `Against`, in steps: "
-        "negative "
-        "is earlier. A method outside the paper's comparison is also set against both forms of DARA.",
-        "Pairs: runs of both methods with the same seed. First, Stable: mean difference over pairs with the "
-        f"{100 * LEVEL:g} % Student's t interval (none for one pair). `2 late`: two of these runs had not crossed by "
-        "tau, the last step at which a crossing could be seen in all runs, and count as tau; so a slow run is never "
-        "left out, but what it is slower by beyond tau is not counted.",
-        "Censoring: a run without a stable crossing, pending and diverged ones included, crosses later than "
-        f"N − {HOLD}, where N are its planned steps. A median `>60` is only known to be later than step 60.",
-        "Speed-up: steps saved by the median run, as a share of the other's median; not estimable where a median is "
-        f"beyond the budget. Interval: {100 * LEVEL:g} % percentile bootstrap over runs ({RESAMPLES:,} resamples, "
-        f"common seeds drawn together), rough for few runs; {MISSING} as an end: the budget leaves it open.",
-        f"Energy share: of {view.experiment.sparse_reward} in the energy of what the method contributes, mean over the "
-        "steps of a run, then over runs.",
-        WILSON_NOTE,
-        *view.notes(),
-    ]

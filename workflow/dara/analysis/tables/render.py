@@ -1,12 +1,19 @@
-"""A table as Markdown, LaTeX (booktabs) and CSV."""
+"""A table as Markdown, LaTeX (booktabs) and CSV, and numbers as they are printed in a cell."""
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+
+from dara.analysis.speed_up import SpeedUp
+
+MISSING = "–"
 
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -76,27 +83,184 @@ def markdown(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """The display columns as a `table` environment; it needs the package booktabs."""
-    body = _cells(table, escape_latex, r"\textbf{{{}}}")
-    alignment = "".join("r" if column in table.numeric else "l" for column in table.display)
-    lines = [
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{escape_latex(table.title)}}}",
-        rf"\begin{{tabular}}{{{alignment}}}",
+    """Return the display columns as `table` or `table*` environments that fit an article of two columns.
+
+    The first line names the packages. A table is as wide as a column where it fits in type of at least 8 points, else
+    as wide as the page; headings break, and those of a kind have one above them. Text that is still too wide is set in
+    paragraphs, and columns that do not fit go below the others, after the first ones again. Rows and notes that do not
+    fit on a page continue in another environment.
+    """
+    layout = _layout(table)
+    lines = [r"% Packages: booktabs. For the standard article class in two columns."]
+    for part, (rows, notes) in enumerate(_pages(table, layout)):
+        continued = [r"\addtocounter{table}{-1}"] if part else []
+        lines += [rf"\begin{{{layout.environment}}}", r"\centering", *continued]
+        lines += [rf"\caption{{{escape_latex(table.title)}{' (continued)' if part else ''}}}"]
+        lines += [rf"\{layout.size}", r"\setlength{\tabcolsep}{4pt}"]
+        for columns in layout.parts if rows else ():
+            lines += [*_tabular(table, layout, columns, rows), r"\par\smallskip"]
+        lines += [r"\footnotesize", *[escape_latex(note) + r"\par" for note in notes], rf"\end{{{layout.environment}}}"]
+    return "\n".join(lines) + "\n"
+
+
+COLUMN, PAGE, HEIGHT = 229.0, 469.0, 500.0
+"""Points of a column and of a page of the standard article class, and of a page's height without its caption."""
+SIZES = {"normalsize": 1.0, "small": 0.93, "footnotesize": 0.85}
+"""Size of type -> width of its letters; those of a smaller size are wider for their height."""
+GAP, LINE, HEAD = 8.0, 12.2, 40.0
+"""Points between two columns, from line to line at normal size, and of the headings."""
+LETTERS = {2.8: "il.,:;'![]|", 3.1: "jf", 3.4: " -", 4.0: "trs()", 4.5: "cez", 5.0: "ago0123456789–/*I", 5.3: "vxykq",
+           5.6: "bdhnpuSJ", 6.9: "EFLPZ", 10.3: "WMm"}  # fmt: skip
+"""Width of a letter of Computer Modern at 10 points -> letters; any other is taken as 8.4 wide."""
+POINTS = {letter: width for width, letters in LETTERS.items() for letter in letters}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a table is set: the columns of each part, and the width of those that are set in paragraphs (points)."""
+
+    environment: str
+    size: str
+    parts: list[list[str]]
+    paragraphs: dict[str, float]
+
+
+def text_width(text: str) -> float:
+    """Return about how wide a text is, in points at normal size."""
+    return sum(POINTS.get(letter, 8.4) for letter in text)
+
+
+def _layout(table: Table) -> Layout:
+    """Return the first layout that fits."""
+    widths = {column: _column_width(table, column) for column in table.display}
+    for environment, width in (("table", COLUMN), ("table*", PAGE)):
+        for size, scale in SIZES.items():
+            if _fits(widths, table.display, width, scale):
+                return Layout(environment, size, [table.display], {})
+    long = [column for column in table.display if widths[column] > PAGE / 3]
+    if long:
+        scale = SIZES["footnotesize"]
+        rest = sum(scale * widths[column] for column in table.display if column not in long)
+        room = PAGE - rest - GAP * (len(table.display) - 1)
+        shares = {column: room * widths[column] / sum(widths[each] for each in long) for column in long}
+        return Layout("table*", "footnotesize", [table.display], {column: max(40.0, shares[column]) for column in long})
+    keys = table.display[: table.display.index("Method") + 1] if "Method" in table.display else table.display[:1]
+    parts = [[*keys]]
+    for column in table.display[len(keys) :]:
+        if not _fits(widths, [*parts[-1], column], PAGE, SIZES["footnotesize"]):
+            parts.append([*keys])
+        parts[-1].append(column)
+    return Layout("table*", "footnotesize", parts, {})
+
+
+def _column_width(table: Table, column: str) -> float:
+    body = max(text_width(cell) for cell in table.frame[column])
+    bold = 1.15 if any(name == column for _, name in table.bold) else 1.0
+    heading = _heading(column, body, _shared(table.display))
+    return max(bold * body, *(text_width(line) for line in heading.split("\n")))
+
+
+def _fits(widths: dict[str, float], columns: list[str], width: float, scale: float) -> bool:
+    return 1.02 * scale * sum(widths[column] for column in columns) + GAP * (len(columns) - 1) <= width
+
+
+def _shared(columns: list[str]) -> dict[str, str]:
+    """Return of neighbours whose headings begin with one word that word, by heading: it is set once above them."""
+    shared = {}
+    for left, right in itertools.pairwise(columns):
+        word, _, rest = right.partition(" ")
+        if rest and left.startswith(f"{word} ") and not word[0].isdigit():
+            shared |= {left: word, right: word}
+    return shared
+
+
+def _heading(column: str, width: float, shared: dict[str, str]) -> str:
+    """Return what stands above a column, without the word that it shares, in lines no wider than its cells need."""
+    lines: list[str] = []
+    words = column.removeprefix(f"{shared[column]} " if column in shared else "").split(" ")
+    for word in words:
+        if lines and text_width(f"{lines[-1]} {word}") <= max(width, *map(text_width, words)):
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return "\n".join(lines)
+
+
+def _pages(table: Table, layout: Layout) -> list[tuple[range, list[str]]]:
+    """Return the rows and the notes of each environment, so that none is higher than a page."""
+    scale, start = SIZES[layout.size], HEAD * len(layout.parts)
+    pages, used, first = [], start, 0
+    for row in range(len(table.frame)):
+        cells = ((table.frame[column].iloc[row], width) for column, width in layout.paragraphs.items())
+        lines = max([1, *(math.ceil(1.1 * scale * text_width(cell) / width) for cell, width in cells)])
+        height = LINE * scale * lines * len(layout.parts)
+        if used + height > HEIGHT:
+            pages.append((range(first, row), []))
+            used, first = start, row
+        used += height
+    pages.append((range(first, len(table.frame)), []))
+    for note in table.notes:
+        width = COLUMN if layout.environment == "table" else PAGE
+        height = LINE * SIZES["footnotesize"] * math.ceil(1.1 * SIZES["footnotesize"] * text_width(note) / width)
+        if used + height > HEIGHT:
+            pages.append((range(0), []))
+            used = 0.0
+        pages[-1][1].append(note)
+        used += height
+    return pages
+
+
+def _tabular(table: Table, layout: Layout, columns: list[str], rows: range) -> list[str]:
+    cells = _cells(table, escape_latex, r"\textbf{{{}}}")
+    body = [
+        [_paragraph(cells[row][table.display.index(name)], name in layout.paragraphs) for name in columns]
+        for row in rows
+    ]
+    alignment = "".join(
+        f"p{{{int(layout.paragraphs[column])}pt}}"
+        if column in layout.paragraphs
+        else "r"
+        if column in table.numeric
+        else "l"
+        for column in columns
+    )
+    return [
+        rf"\begin{{tabular}}{{@{{}}{alignment}@{{}}}}",
         r"\toprule",
-        " & ".join(escape_latex(column) for column in table.display) + r" \\",
+        *_headings(table, columns),
         r"\midrule",
         # The line break before a row would read its first character as an argument where that is "[" or "*".
-        *["{}" * row[0].startswith(("[", "*")) + " & ".join(row) + r" \\" for row in body],
+        *["{}" * row[0].startswith(("[", "*")) + " & ".join(row) + r" \tabularnewline" for row in body],
         r"\bottomrule",
         r"\end{tabular}",
-        r"\par\smallskip",
-        r"\footnotesize",
-        *[escape_latex(note) + r"\par" for note in table.notes],
-        r"\end{table}",
     ]
-    return "\n".join(lines) + "\n"
+
+
+def _paragraph(cell: str, long: bool) -> str:
+    """Return a cell; one that is set in a paragraph with places where a name, a path or a checksum may break."""
+    if not long:
+        return cell
+    return r"\raggedright " + re.sub(
+        r"(\\_|/|[0-9a-f]{8}(?=[0-9a-f]))", lambda found: found[1] + r"\allowbreak{}", cell
+    )
+
+
+def _headings(table: Table, columns: list[str]) -> list[str]:
+    """Return the lines above the body: words that neighbours share with a rule below, then the headings."""
+    shared, upper, rules, names = _shared(columns), [], [], []
+    for word, group in itertools.groupby(enumerate(columns, start=1), key=lambda item: shared.get(item[1])):
+        places = [place for place, _ in group]
+        upper.append(
+            rf"\multicolumn{{{len(places)}}}{{c}}{{{escape_latex(word)}}}" if word else "& " * (len(places) - 1)
+        )
+        rules += [rf"\cmidrule(lr){{{places[0]}-{places[-1]}}}"] if word else []
+    for column in columns:
+        lines = _heading(column, max(map(text_width, table.frame[column])), shared).split("\n")
+        text = r"\\".join(map(escape_latex, lines))
+        side = "r" if column in table.numeric else "l"
+        names.append(rf"\shortstack[{side}]{{{text}}}" if len(lines) > 1 else text)
+    above = [" & ".join(upper) + r" \\", "".join(rules)] if rules else []
+    return [*above, " & ".join(names) + r" \\"]
 
 
 def escape_latex(text: str) -> str:
@@ -118,3 +282,42 @@ def _cells(table: Table, escape: Callable[[str], str], bold: str) -> list[list[s
 
 def _markdown_cell(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+
+
+# Cells
+
+
+def number(value: float | None, digits: int | None = None) -> str:
+    """Return `value` with `digits` decimals, or as short as it is; a dash where it is undefined."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    text = f"{value:.{digits}f}" if digits is not None else f"{value:g}"
+    return text.replace("-", "−")
+
+
+def with_interval(value: float, low: float, high: float, digits: int, scale: float = 1.0) -> str:
+    """Return `81.2 [78.0, 84.4]`, all times `scale`; the value alone where the interval is not defined."""
+    shown = number(scale * value, digits)
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return shown
+    return f"{shown} [{number(scale * low, digits)}, {number(scale * high, digits)}]"
+
+
+def signed(value: float | None) -> str:
+    """Return a difference with its sign: `+4`, `−12.5`, `0`."""
+    text = number(value)
+    return f"+{text}" if value is not None and math.isfinite(value) and value > 0 else text
+
+
+def saved_text(saved: SpeedUp | None, unknown: str = MISSING) -> str:
+    """Return steps saved in percent, `40.5` or `40.5 [12, 60]`; `unknown` where it is not estimable.
+
+    A dash is an end of the interval that the budget leaves open.
+    """
+    if saved is None or math.isnan(saved.saved):
+        return unknown
+    text = number(100 * saved.saved, 1)
+    if saved.saved_ends is None:
+        return text
+    low, high = saved.saved_ends
+    return f"{text} [{number(100 * low, 0)}, {number(100 * high, 0)}]"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from dara.analysis.tables.cells import MISSING
-from dara.analysis.tables.render import Table
+from dara.analysis.tables.render import MISSING, Table
 from dara.analysis.view import View
 from dara.analysis.view_runs import RunsView
 
@@ -23,7 +22,7 @@ COLUMNS = {
 
 
 def build(view: View) -> Table:
-    """One row a planned run, in the order of the methods; the raw columns are those of the frame `runs`.
+    """Return one row a planned run, in the order of the methods; the raw columns are those of the frame `runs`.
 
     ValueError of a source without runs of its own.
     """
@@ -38,9 +37,7 @@ def build(view: View) -> Table:
             shown = {title: _text(run[column]) for title, column in COLUMNS.items()}
             rows.append({"Method": entry.label, **shown, **run})
     notes = [
-        "Steps: those the run has. Origin: trained here by this workflow, taken from the cached results "
-        "(same identity), or missing.",
-        "Interval: none, the table has no estimate.",
+        "Steps: those the run has. Origin: trained here, taken from the cached results (same identity), or missing.",
         *view.notes(),
     ]
     return Table(pd.DataFrame(rows), f"Runs ({view.experiment.experiment})", notes, ["Method", *COLUMNS])

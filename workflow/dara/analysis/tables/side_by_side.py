@@ -1,9 +1,10 @@
-"""Table: the quantities that our runs and the authors' published numbers both have, side by side."""
+"""Tables of the quantities that our runs and the authors' published numbers both have, beside each other."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -12,16 +13,23 @@ from dara.analysis.intervals import LEVEL, RESAMPLES, keyed_generator, percentil
 from dara.analysis.names import BASE, BASELINE, HEADLINE
 from dara.analysis.speed_up import speed_up
 from dara.analysis.survival import CrossingTimes, median_step, median_text, times_of
-from dara.analysis.tables.cells import MISSING
-from dara.analysis.tables.pairs import Pair, Value, common_methods, pairs_table
-from dara.analysis.tables.render import Table
-from dara.analysis.tables.score_pairs import score_notes, score_pairs
-from dara.analysis.tables.sources import completed_runs, published_rows, runs_view, with_methods
-from dara.analysis.view import Setting, View
+from dara.analysis.tables.crossings import METRICS
+from dara.analysis.tables.render import MISSING, Table, number
+from dara.analysis.tables.rows import (
+    BASE_LABEL,
+    completed_runs,
+    or_nan,
+    published_rows,
+    runs_behind,
+    runs_view,
+    steps_at,
+)
+from dara.analysis.view import Setting, View, missing_data, name_of
+from dara.analysis.view_published import PublishedView
+from dara.table_options import ScoreTable
 
 SCORES = {"tool_calling": ({"average_format": "Average Format"}, 100), "math": ({"exceed": "Exceed"}, 50)}
-"""Of a task: the held-out score of what the sparse reward asks for, and where it is compared (`steps_at`). All scores
-side by side are in the tables of tool_scores and math_scores."""
+"""Of a task: the held-out score of what the sparse reward asks for, and where it is compared (`steps_at`)."""
 
 ENERGY = "Energy ratio"
 ENERGY_STEPS = 10
@@ -29,9 +37,41 @@ ENERGY_STEPS = 10
 ENERGY_BATCHES = "dara_sym"
 """The method on whose batches both energy ratios are measured, and whose weights the second one has."""
 
+SCALE_NOTE = (
+    "The scales differ: tiny models on generated problems against models of 1.5 to 7 billion parameters on the "
+    "authors' benchmarks. Signs and the order of methods can be compared, sizes cannot "
+    "(docs/statistics.md, Side by side)."
+)
+COLUMNS = ("Ours", "n", "Published", "n pub.", "Difference")
 
-def build_side_by_side(ours: View, published: View) -> Table:
-    """One row a (published model, quantity, method) that both sources have, for the first setting of ours.
+
+@dataclass(frozen=True)
+class Value:
+    """One source's number: `text` where it is not a plain one (`>60`); low and high are NaN without an interval."""
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+    n: str = MISSING
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A quantity of one method in both sources; `scale` 100 prints a share in percent."""
+
+    quantity: str
+    method: str
+    label: str
+    setting: Setting
+    ours: Value
+    published: Value
+    scale: float = 1.0
+    digits: int | None = None
+
+
+def build(ours: View, published: View) -> Table:
+    """Return one row a (published model, quantity, method) that both sources have, for the first setting of ours.
 
     Quantities: steps to the threshold of the paper's claim (median over runs), steps saved against GDPO, held-out
     scores, and on math the energy of the length reward over that of correctness before and after the weights.
@@ -39,49 +79,147 @@ def build_side_by_side(ours: View, published: View) -> Table:
     Raises:
         ValueError: nothing is in both.
     """
-    setting, published = ours.settings[0], with_methods(published, common_methods(ours, published))
+    setting, published = ours.settings[0], _common(ours, published)
     metrics, at = SCORES[ours.experiment.task]
     pairs = [pair for other in published.settings for pair in _crossings(ours, setting, published, other)]
-    pairs += [pair for pair in score_pairs(ours, published, metrics, at) if pair.method != BASE]
+    pairs += [pair for pair in _scores(ours, published, metrics, at) if pair.method != BASE]
     pairs += _energies(ours, setting, published)
-    notes = [*_crossing_notes(ours), *score_notes(ours, published, metrics, at), *_energy_notes(ours, pairs)]
-    sources = [*published.notes(_crossing_metrics(published)), *published.notes(list(metrics), [0, at])]
+    kind, threshold = HEADLINE.get(ours.experiment.sparse_reward, (None, 0))
+    crossed = [f"{METRICS[kind]}/{ours.experiment.sparse_reward}/{threshold:g}"] if kind else []
+    sources = [*published.notes(crossed), *published.notes(list(metrics), [0, at])]
     if any(pair.quantity == ENERGY for pair in pairs):
         sources.append(f"Energy ratio: {'; '.join(dict.fromkeys(_energy_rows(published)['source']))}.")
-    return pairs_table(ours, published, pairs, "Ours and published", notes, sources)
+    return _table(ours, published, pairs, "Ours and published", _score_notes(ours, published, metrics, at), sources)
+
+
+def build_scores(ours: View, published: View, options: ScoreTable) -> Table:
+    """Return the held-out scores of both sources at one step, a row a (model, score, method), for our first setting."""
+    published, at = _common(ours, published), options.step
+    metrics = {metric: column.title for metric, column in options.metrics.items()}
+    pairs, notes = _scores(ours, published, metrics, at), _score_notes(ours, published, metrics, at)
+    return _table(ours, published, pairs, options.title, notes, published.notes(list(metrics), [0, at]))
+
+
+def _common(ours: View, published: View) -> View:
+    """Return the published source with the methods of both only, so that its notes speak of no other."""
+    methods = tuple(method for method in ours.methods if method in published.methods)
+    experiment = published.experiment.model_copy(update={"methods": methods})
+    return PublishedView(published_rows(published), experiment, published.entries)
+
+
+def _table(
+    ours: View, published: View, pairs: Sequence[Pair], title: str, notes: Sequence[str], sources: Sequence[str]
+) -> Table:
+    """Return one row a pair; `sources` are the notes on the published numbers. ValueError without a pair."""
+    if not pairs:
+        raise missing_data(ours, f"quantity in common with the published numbers of {published.experiment.experiment}")
+    models = [model for model, *_ in published.settings if any(pair.setting.model == model for pair in pairs)]
+    columns = ["Quantity", *(["Published model"] if len(models) > 1 else []), "Method", *COLUMNS]
+    mine, *others = (name_of(setting, ours.settings) for setting in ours.settings)
+    about = f"Ours: {mine}" + (f" (not shown: {'; '.join(others)})" if others else "")
+    about += f", preset {ours.source}. Published: {', '.join(models)}. Difference: ours minus published."
+    return Table(
+        pd.DataFrame([_row(pair) for pair in pairs]),
+        f"{title} ({ours.experiment.experiment})",
+        [about, SCALE_NOTE, *notes, *ours.notes(), *(f"Published: {note}" for note in dict.fromkeys(sources))],
+        columns,
+        numeric=COLUMNS,
+    )
+
+
+def _row(pair: Pair) -> dict[str, object]:
+    difference = pair.ours.value - pair.published.value
+    shown = _number(difference, pair)
+    row: dict[str, object] = {"Published model": pair.setting.model, "Quantity": pair.quantity, "Method": pair.label}
+    row |= {"Ours": _text(pair.ours, pair), "n": pair.ours.n}
+    row |= {"Published": _text(pair.published, pair), "n pub.": pair.published.n}
+    row["Difference"] = f"+{shown}" if math.isfinite(difference) and difference > 0 else shown
+    row["method"] = pair.method
+    for name, value in (("ours", pair.ours), ("published", pair.published)):
+        row |= {name: value.value, f"{name}_low": value.low, f"{name}_high": value.high}
+    return row | {"difference": difference}
+
+
+def _number(value: float, pair: Pair) -> str:
+    if pair.digits is not None and math.isfinite(value):
+        value = round(pair.scale * value, pair.digits) + 0.0  # no negative zero
+        return number(value, pair.digits)
+    return number(pair.scale * value)
+
+
+def _text(value: Value, pair: Pair) -> str:
+    """Return the number with its interval; a dash as an end that the budget leaves open, none where both ends are."""
+    shown = value.text or _number(value.value, pair)
+    if math.isnan(value.low) or not (math.isfinite(value.low) or math.isfinite(value.high)):
+        return shown
+    return f"{shown} [{_number(value.low, pair)}, {_number(value.high, pair)}]"
+
+
+# Scores
+
+
+def _scores(ours: View, published: View, metrics: Mapping[str, str], at: int) -> list[Pair]:
+    """Return the scores that both sources have, the base model's too; none where a source has no such step."""
+    found = _score_step(ours, published, metrics, at)
+    pairs = []
+    for metric, name in metrics.items() if found else ():
+        for other in published.settings:
+            for method in (BASE, *published.methods):
+                mine = ours.score(metric, method, ours.settings[0], 0 if method == BASE else found)
+                theirs = published.score(metric, method, other, 0 if method == BASE else at)
+                if mine and theirs:
+                    label = BASE_LABEL if method == BASE else ours.methods[method].label
+                    values = [Value(e.value, or_nan(e.low), or_nan(e.high), runs_behind([e])) for e in (mine, theirs)]
+                    pairs.append(Pair(f"{name} (%)", method, label, other, *values, 100, 1))
+    return pairs
+
+
+def _score_step(ours: View, published: View, metrics: Mapping[str, str], at: int) -> int | None:
+    """Return the step of ours to compare at; None where one of the sources has no such score."""
+    try:
+        steps_at(published, list(metrics), at)
+        return steps_at(ours, list(metrics), at).get(ours.settings[0])
+    except ValueError:
+        return None
+
+
+def _score_notes(ours: View, published: View, metrics: Mapping[str, str], at: int) -> list[str]:
+    step = _score_step(ours, published, metrics, at)
+    if step is None:
+        return []
+    return [
+        f"{', '.join(metrics.values())}: ours at step {step} of {ours.budget(ours.settings[0])}, published at {at}."
+    ]
+
+
+# Crossings
 
 
 def _crossings(ours: View, setting: Setting, published: View, other: Setting) -> list[Pair]:
-    """Median steps to the headline threshold, and steps saved against the baseline."""
+    """Return median steps to the headline threshold, and steps saved against the baseline."""
     reward = ours.experiment.sparse_reward
     if reward not in HEADLINE:
         return []
     kind, threshold = HEADLINE[reward]
-    methods = common_methods(ours, published)
     mine, theirs = (
-        {method: times_of(view.marks(kind, reward, threshold, method, where), kind) for method in methods}
+        {method: times_of(view.marks(kind, reward, threshold, method, where), kind) for method in published.methods}
         for view, where in ((ours, setting), (published, other))
     )
-    both = [method for method in methods if mine[method] and theirs[method]]
-    key = ("side_by_side", reward, f"{threshold:g}")
+    both = [method for method in published.methods if mine[method] and theirs[method]]
+    key, sources = ("side_by_side", reward, f"{threshold:g}"), (("ours", mine), ("published", theirs))
     steps, saved = [], []
     for method in both:
         label = ours.methods[method].label
-        values = [
-            _median(times[method], (*key, method, name)) for times, name in ((mine, "ours"), (theirs, "published"))
-        ]
+        values = [_median(times[method], (*key, method, name)) for name, times in sources]
         steps.append(Pair(f"Steps to {reward} {threshold:g}", method, label, other, *values))
         if method != BASELINE and BASELINE in both:
-            values = [
-                _saved(times[method], times[BASELINE], (*key, "saved", method, name))
-                for times, name in ((mine, "ours"), (theirs, "published"))
-            ]
+            values = [_saved(times[method], times[BASELINE], (*key, "saved", method, name)) for name, times in sources]
             saved.append(Pair("Steps saved (%)", method, label, other, *values, 100, 1))
     return steps + saved
 
 
 def _median(times: CrossingTimes, key: tuple[str, ...]) -> Value:
-    """Median crossing step with a percentile bootstrap over runs; an end beyond the budget is open (infinite)."""
+    """Return the median crossing with a percentile bootstrap over runs; an end beyond the budget is infinite."""
     middle, n = median_step(times), f"{times.reached}/{len(times.steps)}"
     text = "" if math.isfinite(middle) else median_text(times)
     if len(times.steps) == 1:
@@ -101,8 +239,11 @@ def _saved(times: CrossingTimes, baseline: CrossingTimes, key: tuple[str, ...]) 
     return Value(found.saved, *ends, f"{found.runs}+{found.baseline_runs}", text)
 
 
+# Energies
+
+
 def _energies(ours: View, setting: Setting, published: View) -> list[Pair]:
-    """Energy of the sparse reward over that of correctness at the end, before and after the weights of DARA-Sym."""
+    """Return the energy of the sparse reward over that of correctness at the end, before and after DARA's weights."""
     rows = _energy_rows(published)
     if rows.empty or not {ENERGY_BATCHES, BASELINE} <= set(ours.methods):
         return []
@@ -126,7 +267,7 @@ def _energy_rows(published: View) -> pd.DataFrame:
 
 
 def _last_ratios(ours: View, setting: Setting, column: str) -> list[float]:
-    """Of each completed run of ENERGY_BATCHES: the median energy ratio over the last steps where it is defined."""
+    """Return of each completed run of ENERGY_BATCHES the median energy ratio over the last steps that have one."""
     frame = runs_view(ours).frames["energies"]
     sparse = ours.experiment.sparse_reward
     ratios = []
@@ -138,39 +279,3 @@ def _last_ratios(ours: View, setting: Setting, column: str) -> list[float]:
         if len(ratio):
             ratios.append(float(ratio.median()))
     return ratios
-
-
-def _crossing_notes(ours: View) -> list[str]:
-    if ours.experiment.sparse_reward not in HEADLINE:
-        return []
-    kind, threshold = HEADLINE[ours.experiment.sparse_reward]
-    return [
-        f"Steps: median over runs of the {kind} crossing of {threshold:g}; n: runs that got there, of all. A run that "
-        "did not counts as later than every crossing; `>90` is only known to be later than step 90. Steps saved: of "
-        f"{_label(ours, BASELINE)}'s median; n: runs of both. Interval of both: {100 * LEVEL:g} % percentile bootstrap "
-        f"over runs, rough for few runs; none for one run; {MISSING} as an end: the budget leaves it open."
-    ]
-
-
-def _crossing_metrics(view: View) -> list[str]:
-    reward = view.experiment.sparse_reward
-    if reward not in HEADLINE:
-        return []
-    kind, threshold = HEADLINE[reward]
-    return [f"{'first_step' if kind == 'first' else 'stable_crossing'}/{reward}/{threshold:g}"]
-
-
-def _energy_notes(ours: View, pairs: Sequence[Pair]) -> list[str]:
-    if not any(pair.quantity == ENERGY for pair in pairs):
-        return []
-    label = _label(ours, ENERGY_BATCHES)
-    return [
-        f"Energy ratio: of the {ours.experiment.sparse_reward} reward over correctness, median over the last "
-        f"{ENERGY_STEPS} steps, on batches of {label} runs (the authors': of one DARA run), as "
-        f"{_label(ours, BASELINE)} and as {label} weights them (1 by construction until the cap of the weight binds); "
-        "mean over runs [Student's t]."
-    ]
-
-
-def _label(view: View, method: str) -> str:
-    return view.methods[method].label if method in view.methods else method

@@ -1,0 +1,244 @@
+"""What rows are made of: the runs of a source, the steps, an estimate of each metric, and its cell and raw columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from dara.analysis.compare import PUBLISHED_STEPS, nearest_step
+from dara.analysis.intervals import t_interval
+from dara.analysis.names import BASE, ENGINES
+from dara.analysis.tables.render import MISSING, number, with_interval
+from dara.analysis.view import Estimate, Setting, View, missing_data, name_of
+from dara.analysis.view_published import PublishedView
+from dara.analysis.view_runs import RUN, RunsView
+from dara.table_options import BEST_OF, ScoreColumn, ScoreTable
+
+BASE_LABEL = "Base"
+RAW = ("low", "high", "sd", "n")
+"""Raw columns beside the value of each metric: `<metric>_low`, ..."""
+
+Steps = Mapping[Setting, int | None]
+"""The step to show of each setting; None where it is not the same for all methods, or the authors do not say it."""
+
+
+def is_published(view: View) -> bool:
+    """Return whether the numbers are the authors'."""
+    return isinstance(view, PublishedView)
+
+
+def runs_view(view: View) -> RunsView:
+    """Return the view as one of single runs. ValueError for a source that has none."""
+    if not isinstance(view, RunsView):
+        raise missing_data(view, "single runs")
+    return view
+
+
+def published_rows(view: View) -> pd.DataFrame:
+    """Return all rows that the authors published. ValueError for another source."""
+    if not isinstance(view, PublishedView):
+        raise missing_data(view, "published numbers; it is not their source")
+    return view.published
+
+
+def completed_runs(view: View, setting: Setting, method: str) -> pd.DataFrame:
+    """Return the columns run_id, seed, repeat of the runs of a method that exist and did not diverge."""
+    selection = runs_view(view).selection
+    runs = selection.of_setting(selection.present, setting)
+    return runs.loc[(runs["method"] == method) & (runs["outcome"] != "diverged"), ["run_id", *RUN]]
+
+
+def steps_of(view: View, options: ScoreTable) -> Steps:
+    """Return the step to show of each setting that has a score there.
+
+    Raises:
+        ValueError: no setting has one.
+    """
+    metrics = [metric for metric, column in options.metrics.items() if not column.window]
+    if isinstance(options.step, int):
+        return steps_at(view, metrics, options.step)
+    if options.step == "last":
+        found = {setting: view.last_step(metrics, setting) for setting in view.settings}
+        if not any(found.values()):
+            raise missing_data(view, f"score ({', '.join(metrics)}) at a step that all completed runs have")
+        return {setting: step for setting, step in found.items() if step is not None}
+    return dict.fromkeys(view.settings)
+
+
+def steps_at(view: View, metrics: Sequence[str], at: int) -> dict[Setting, int | None]:
+    """Return the step to compare at, of each setting that has scores there.
+
+    Of the published numbers that is step `at`, of our runs the `nearest_step`.
+
+    Raises:
+        ValueError: no setting has one of these metrics at such a step.
+    """
+    steps: dict[Setting, int | None] = {}
+    for setting in view.settings:
+        if is_published(view):
+            if any(view.score(metric, method, setting, at) for metric in metrics for method in view.methods):
+                steps[setting] = at
+            continue
+        scored = [set(view.curve(metric, method, setting).index) for metric in metrics for method in view.methods]
+        common = set.intersection(*[found for found in scored if found] or [set()])
+        if common:
+            steps[setting] = nearest_step(common, at, view.budget(setting))
+    if not steps:
+        where = f"at step {at}" if is_published(view) else "that all methods have at one step"
+        raise missing_data(view, f"score ({', '.join(metrics)}) {where}")
+    return steps
+
+
+def step_of(view: View, options: ScoreTable, step: int | None, method: str, setting: Setting) -> int | None:
+    """Return the step of one method: that of its setting, the best of a metric, or 0 for the base model."""
+    if method == BASE:
+        return 0
+    if not (isinstance(options.step, str) and options.step.startswith(BEST_OF)):
+        return step
+    metric = options.step.removeprefix(BEST_OF)
+    sign = 1 if options.metrics[metric].best == "highest" else -1
+    scores = {at: view.score(metric, method, setting, at) for at in view.curve(metric, method, setting).index}
+    known = {int(at): sign * estimate.value for at, estimate in scores.items() if estimate}
+    return max(known, key=lambda at: (known[at], -at)) if known else None
+
+
+def estimate_of(
+    view: View, options: ScoreTable, metric: str, method: str, setting: Setting, step: int | None
+) -> Estimate | None:
+    """Return a metric of a method at a step with the spread that the table shows; None where there is none."""
+    column = options.metrics.get(metric)
+    if column is not None and column.window:
+        return None if method == BASE or step is None else _window_mean(view, metric, method, setting, step, column)
+    found = view.score(metric, method, setting, step)
+    if found is None or options.spread != "hierarchical":
+        return found
+    rows = runs_view(view).frames["score_intervals"]
+    rows = view.selection.of_setting(rows[rows["experiment"] == view.experiment.experiment], setting)
+    chosen = (rows["metric"] == metric) & (rows["method"] == method) & (rows["baseline"] == "") & (rows["step"] == step)
+    ends = rows.loc[chosen, ["low", "high"]].to_numpy(float)
+    return replace(found, low=ends[0][0], high=ends[0][1]) if len(ends) else replace(found, low=None, high=None)
+
+
+def _window_mean(
+    view: View, metric: str, method: str, setting: Setting, step: int, column: ScoreColumn
+) -> Estimate | None:
+    """Return the mean over seeds of a training metric, averaged over the last steps up to `step` of each run."""
+    curves = runs_view(view).frames["training_curves"]
+    inside = (curves["step"] <= step) & (curves["step"] > step - column.window) & (curves["metric"] == metric)
+    mine = curves[inside & curves["run_id"].isin(completed_runs(view, setting, method)["run_id"])]
+    values = np.sort(mine.groupby("run_id")["value"].mean().to_numpy(float))
+    if not len(values):
+        return None
+    interval = t_interval(values)
+    ends = (interval.low, interval.high) if interval else (None, None)
+    sd = float(values.std(ddof=1)) if len(values) > 1 else None
+    return Estimate(float(values.mean()), *ends, sd=sd, n=len(values))
+
+
+def cell(view: View, options: ScoreTable, column: ScoreColumn, estimate: Estimate | None) -> str:
+    """Return `50.66 ± 0.23` or `50.7 [50.2, 51.1]`; the value alone without a spread, a dash without a value."""
+    if estimate is None:
+        return MISSING
+    scale, decimals = scale_of(view, column)
+    shown = number(scale * estimate.value, decimals)
+    if options.spread == "none":
+        return shown
+    if options.spread == "sd":
+        return shown if estimate.sd is None else f"{shown} ± {number(scale * estimate.sd, decimals)}"
+    low, high = estimate.low, estimate.high
+    if options.spread == "questions" and low is None:
+        low, high = estimate.question_low, estimate.question_high
+    return with_interval(estimate.value, or_nan(low), or_nan(high), decimals, scale)
+
+
+def scale_of(view: View, column: ScoreColumn) -> tuple[float, int]:
+    """Return what a value is multiplied by in a cell, and its digits after the point."""
+    if column.unit == "plain":
+        return 1.0, 3 if column.decimals is None else column.decimals
+    usual = 2 if is_published(view) else 1  # as many as the authors print; one for some hundred questions
+    return 100.0, usual if column.decimals is None else column.decimals
+
+
+def raw_cells(name: str, estimate: Estimate | None, parts: Iterable[str] = RAW) -> dict[str, float]:
+    """Return the raw columns of one metric."""
+    raw = {name: estimate.value if estimate else math.nan}
+    return raw | {f"{name}_{part}": or_nan(getattr(estimate, part, None)) for part in parts}
+
+
+def or_nan(value: float | None) -> float:
+    """Return a value, NaN for None."""
+    return math.nan if value is None else value
+
+
+def runs_behind(estimates: Iterable[Estimate | None]) -> str:
+    """Return `3`, or `2 to 3` where the scores of one row have different numbers of runs; a dash where unknown."""
+    counts = sorted({estimate.n for estimate in estimates if estimate and estimate.n is not None})
+    if not counts:
+        return MISSING
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+
+
+def clearly_best(estimates: Mapping[str, Estimate | None], best: str) -> str | None:
+    """Return the method with the best value (`best`: highest or lowest), where its interval overlaps no other.
+
+    None too where a method has no interval: then nothing says how large a difference must be.
+    """
+    known = {method: estimate for method, estimate in estimates.items() if estimate}
+    if len(known) < 2 or any(estimate.low is None or estimate.high is None for estimate in known.values()):
+        return None
+    more = best == "highest"
+    winner = (max if more else min)(known, key=lambda method: known[method].value)
+    rest = [estimate for method, estimate in known.items() if method != winner]
+    apart = [e.high < known[winner].low if more else e.low > known[winner].high for e in rest]
+    return winner if all(apart) else None
+
+
+def setting_cells(setting: Setting) -> dict[str, object]:
+    """Return the cells `Model`, `G` and, of our own runs, `Engine` of a setting."""
+    cells = {"Model": setting.model, "G": MISSING if setting.group_size is None else str(setting.group_size)}
+    return cells | ({"Engine": ENGINES.get(setting.engine, setting.engine)} if setting.engine else {})
+
+
+def setting_columns(view: View) -> list[str]:
+    """Return those of `Model`, `G` and `Engine` in which the settings of a view differ."""
+    columns = zip(("Model", "G", "Engine"), zip(*view.settings, strict=True), strict=True)
+    return [column for column, values in columns if len(set(values)) > 1]
+
+
+def title_of(view: View, what: str) -> str:
+    """Return `what (experiment, source)`, with the model where there is only one."""
+    models = {setting.model for setting in view.settings}
+    model = f", {next(iter(models))}" if len(models) == 1 else ""
+    return f"{what} ({view.experiment.experiment}{model}, {view.source})"
+
+
+def step_title(view: View, options: ScoreTable, steps: Steps) -> str:
+    """Return the title with its step: `step 60`, or `60 % of training` where ours is shorter than the authors'."""
+    shorter = not is_published(view) and any(view.budget(setting) < PUBLISHED_STEPS for setting in steps)
+    at = options.step
+    name = (f"{at} % of training" if shorter else f"step {at}") if isinstance(at, int) else f"the {at} step"
+    return options.title.replace("{step}", name)
+
+
+def step_note(view: View, options: ScoreTable, steps: Steps) -> str:
+    """Return at which steps the scores are; empty where the table or the authors do not say it."""
+    if isinstance(options.step, str) and options.step.startswith(BEST_OF):
+        title = options.metrics[options.step.removeprefix(BEST_OF)].title
+        return f"Each method at its step of the best {title}, chosen by these scores, so they are optimistic."
+    shown = {setting: step for setting, step in steps.items() if step is not None}
+    if is_published(view) or not shown:
+        return f"Step {next(iter(shown.values()))}." if shown else ""
+    texts = {setting: f"step {step} of {view.budget(setting)}" for setting, step in shown.items()}
+    if len(set(texts.values())) == 1:
+        return f"S{next(iter(texts.values()))[1:]}."
+    return "; ".join(f"{name_of(setting, view.settings)}: {text}" for setting, text in texts.items()) + "."
+
+
+def hidden_note(view: View, steps: Mapping[Setting, object]) -> list[str]:
+    """Return a note on the settings that a table leaves out: no run exists, or all diverged, or share no step."""
+    hidden = [name_of(setting, view.settings) for setting in view.settings if setting not in steps]
+    return [f"Not shown, without a score of a run that did not diverge: {'; '.join(hidden)}."] if hidden else []
