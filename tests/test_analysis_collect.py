@@ -14,8 +14,10 @@ import pytest
 import torch
 
 import evaluation_fakes
-from dara.analysis import RecordError, analyse, bootstrap_interval, collect, read_frame
-from dara.analysis.records import read_run
+from dara.analysis.collect import analyse, collect
+from dara.analysis.frames import read_frame
+from dara.analysis.intervals import bootstrap_interval
+from dara.analysis.records import RecordError, read_run
 from dara.analysis.score_files import Scored, check_identities
 from dara.analysis.scores import score_rows
 from dara.config import RunSpec
@@ -24,7 +26,7 @@ from dara.evaluation.records import SCORE_TABLE, SCORES, Metric
 from dara.methods import load_method
 from dara.runs import base_id, run_id
 from dara.store import spec_sha256
-from dara.training.metrics import ENGINE_METRICS, step_metrics
+from dara.training.step import ENGINE_METRICS, step_metrics
 from project import ROOT
 
 CACHED = ROOT / "results" / "cached"

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dara.analysis import hierarchical_interval, metric_differences, t_interval
 from dara.analysis.compare import compared_pairs, nearest_step
+from dara.analysis.hierarchical import hierarchical_interval, metric_differences
+from dara.analysis.intervals import t_interval
 from dara.analysis.records import Run
 from dara.analysis.score_intervals import score_intervals_frame
 from dara.evaluation.grading import read_scores, summarise

@@ -10,15 +10,24 @@ import pytest
 
 from dara.analysis.compare import Difference, compared_pairs
 from dara.analysis.frames import rows_to_frame
-from dara.analysis.intervals import t_interval
-from dara.analysis.published import read_published
+from dara.analysis.intervals import LEVEL, t_interval
+from dara.analysis.paper_numbers import read_published
+from dara.analysis.view_published import PublishedView
+from dara.analysis.view_runs import RunsView
 from dara.config import Experiment, MethodEntry
 from dara.loading import load_configuration, load_published, merge, read_yaml
-from dara.report.checks import run_checks
-from dara.report.claims import CLAIMS, Result, assess
-from dara.report.measures import other_methods
-from dara.report.sources import Sources
-from dara.report.verdicts import PAIRS, Judgement, Verdict, judge, judge_exact, overall, share_margin
+from dara.report.claims import Result, Sources, assess, check_formulas, other_methods, read_claims
+from dara.report.verdicts import (
+    MARGIN_SHARE,
+    PAIRS,
+    SCORE_MARGIN,
+    Judgement,
+    Verdict,
+    judge,
+    judge_exact,
+    overall,
+    share_margin,
+)
 from project import ROOT
 
 GOOD, BAD, OPEN = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.NOT_DECIDABLE
@@ -122,8 +131,16 @@ JITTER = {100: -0.001, 101: 0.0, 102: 0.001}
 
 
 @cache
-def published() -> tuple[pd.DataFrame, dict[str, Experiment]]:
-    return read_published(ROOT / "results" / "published" / "data"), load_published(ROOT)
+def published() -> dict[str, PublishedView]:
+    """The views of the published numbers."""
+    numbers = read_published(ROOT / "results" / "published" / "data")
+    return {name: PublishedView(numbers, one, METHODS) for name, one in load_published(ROOT).items()}
+
+
+def views(frames: dict[str, pd.DataFrame], experiments: dict[str, Experiment]) -> Sources:
+    """The views of runs, without published numbers."""
+    methods = METHODS | {"mine": MINE}
+    return Sources({name: RunsView(frames, one, methods, "made-up") for name, one in experiments.items()}, {}, methods)
 
 
 def sources(**changes) -> Sources:
@@ -144,7 +161,7 @@ def sources(**changes) -> Sources:
                         add_run(rows, name, engine, size, method, seed, said)
                 add_intervals(rows, name, engine, size, said)
     frames = {name: rows_to_frame(found, name) for name, found in rows.items()}
-    return Sources.of(frames, experiments, *published(), METHODS | {"mine": MINE}, "made-up")
+    return replace(views(frames, experiments), published=published())
 
 
 def add_run(rows, experiment, engine, size, method, seed, said) -> None:
@@ -206,8 +223,10 @@ def add_intervals(rows, experiment, engine, size, said) -> None:
 
 
 def verdicts(**changes) -> dict[tuple[str, str], Verdict]:
-    made = replace(sources(**changes), theirs={})  # no verdict hangs on the paper's numbers, which take time to print
-    return {(result.claim.id, result.method): result.judgement.verdict for result in assess(made)}
+    made = replace(
+        sources(**changes), published={}
+    )  # no verdict hangs on the paper's numbers, which take time to print
+    return {(result.id, result.method): result.judgement.verdict for result in assess(made)}
 
 
 def test_every_claim_is_reproduced_by_numbers_that_say_so():
@@ -215,9 +234,8 @@ def test_every_claim_is_reproduced_by_numbers_that_say_so():
     assert {key: verdict for key, verdict in found.items() if verdict is not GOOD} == {
         ("gradients", "dara_sym"): UNTESTED
     }
-    assert list(dict.fromkeys(claim for claim, _ in found)) == [claim.id for claim in CLAIMS]
-    assert len({claim.id for claim in CLAIMS}) == len(CLAIMS)
-    assert {check.judgement.verdict for check in run_checks(sources())} == {GOOD}
+    assert list(dict.fromkeys(claim for claim, _ in found)) == list(read_claims().claims)
+    assert {check.judgement.verdict for check in check_formulas(sources())} == {GOOD}
 
 
 BOTH = ("dara_asym", "dara_sym")
@@ -272,21 +290,21 @@ def test_other_numbers_change_just_those_verdicts(changes, expected):
 @pytest.mark.parametrize(("method", "check"), [("dara_sym", "energy-sym"), ("dara_asym", "energy-asym")])
 def test_a_formula_that_does_not_hold_is_no_claim(method, check):
     made = sources(factor={method: 1.01 if method == "dara_sym" else 2.0})
-    found = {checked.check.id: checked.judgement.verdict for checked in run_checks(made)}
+    found = {checked.id: checked.judgement.verdict for checked in check_formulas(made)}
     assert {name for name, verdict in found.items() if verdict is not GOOD} == {check}
     assert {result.judgement.verdict for result in assess(made)} == {GOOD, UNTESTED}
 
 
 def test_an_energy_that_is_not_that_of_the_density():
     made = sources()
-    made.ours["tool_main"].frames["energies"].loc[3, "energy_pos"] *= 1.001
-    assert run_checks(made)[0].judgement.verdict is BAD
+    made.runs["tool_main"].frames["energies"].loc[3, "energy_pos"] *= 1.001
+    assert check_formulas(made)[0].judgement.verdict is BAD
 
 
 def test_one_seed_is_judged_over_questions_and_its_crossings_are_not_decidable():
-    found = {(result.claim.id, result.method): result for result in assess(sources(seeds=(101,)))}
+    found = {(result.id, result.method): result for result in assess(sources(seeds=(101,)))}
     assert found["format-60", "dara_sym"].judgement.verdict is GOOD
-    assert "over questions, one run each" in found["format-60", "dara_sym"].comparisons[0].judgement.reason
+    assert "over questions, one run each" in found["format-60", "dara_sym"].rows[0].finding.judgement.reason
     assert found["format-gdpo", "dara_sym"].judgement == (OPEN, "on the claimed side; 1 pair of runs, 3 are needed")
     assert found["tool-format", "dara_sym"].judgement.verdict is GOOD
 
@@ -298,31 +316,30 @@ def test_two_seeds_decide_nothing():
 
 def test_runs_of_two_engines_are_settings_of_their_own():
     one, two = (
-        {(r.claim.id, r.method): r for r in assess(sources(engines=engines))}
-        for engines in (("trl",), ("trl", "openrlhf"))
+        {(r.id, r.method): r for r in assess(sources(engines=engines))} for engines in (("trl",), ("trl", "openrlhf"))
     )
     for key, result in two.items():
         assert result.judgement.verdict is one[key].judgement.verdict
         if key[0] not in ("gradients",):
-            assert len(result.comparisons) == 2 * len(one[key].comparisons)
-            assert len({row.what for row in result.comparisons}) == len(result.comparisons)
+            assert len(result.rows) == 2 * len(one[key].rows)
+            assert len({row.what for row in result.rows}) == len(result.rows)
 
 
 def test_nobody_crosses_is_not_a_failure_of_the_claim():
     nobody = dict.fromkeys(("gdpo", *BOTH))
     results = assess(sources(stable={0.99: nobody}))
-    found = next(result for result in results if result.claim.id == "length-99")
+    found = next(result for result in results if result.id == "length-99")
     assert found.judgement == (UNTESTED, "no run of either method crosses in the planned steps")
 
 
 def test_pairs_of_which_neither_run_crosses_are_no_parity():
     made = sources()
-    crossings = made.ours["math_main"].frames["crossings"]
+    crossings = made.runs["math_main"].frames["crossings"]
     late = (crossings["threshold"] == 0.99) & (crossings["seed"] == 101) & (crossings["method"] != "dara_sym")
     crossings.loc[late, "stable_step"] = pd.NA
     same = (crossings["threshold"] == 0.99) & (crossings["seed"] != 101) & (crossings["method"] == "dara_asym")
     crossings.loc[same, "stable_step"] = 70
-    found = {(result.claim.id, result.method): result.judgement for result in assess(made)}
+    found = {(result.id, result.method): result.judgement for result in assess(made)}
     reason = "2 of 6 runs do not cross in the planned steps: their difference is not known"
     assert found["length-99", "dara_asym"] == (OPEN, reason)
     assert found["length-99", "dara_sym"].verdict is GOOD
@@ -330,14 +347,13 @@ def test_pairs_of_which_neither_run_crosses_are_no_parity():
 
 def changed(made: Sources, **frames: pd.DataFrame) -> Sources:
     """The same with other frames."""
-    kept = dict(made.ours["tool_main"].frames) | frames
-    experiments = {name: view.experiment for name, view in made.ours.items()}
-    return Sources.of(kept, experiments, published()[0].iloc[:0], {}, made.methods, "made-up")
+    kept = dict(made.runs["tool_main"].frames) | frames
+    return views(kept, {name: view.experiment for name, view in made.runs.items()})
 
 
 def without(made: Sources, experiment: str, method: str, **equal: int) -> Sources:
     """The same with runs of a method missing."""
-    frames = made.ours["tool_main"].frames
+    frames = made.runs["tool_main"].frames
     runs = frames["runs"].copy()
     gone = (runs["experiment"] == experiment) & (runs["method"] == method)
     for column, value in equal.items():
@@ -350,15 +366,15 @@ def without(made: Sources, experiment: str, method: str, **equal: int) -> Source
 
 
 def found_in(made: Sources) -> dict[tuple[str, str], Result]:
-    return {(result.claim.id, result.method): result for result in assess(made)}
+    return {(result.id, result.method): result for result in assess(made)}
 
 
 def test_a_setting_without_runs_is_named():
     found = found_in(without(sources(), "group_size", "gdpo", group_size=8))
     result = found["group-every", "dara_sym"]
     assert result.judgement == (GOOD, "of 6 comparisons 5 reproduced, 1 not tested")
-    row = next(row for row in result.comparisons if row.judgement.verdict is UNTESTED)
-    assert (row.what, row.judgement.reason) == (
+    row = next(row for row in result.rows if row.finding.judgement.verdict is UNTESTED)
+    assert (row.what, row.finding.judgement.reason) == (
         "DARA-Sym against GDPO, first crossing of format 0.8; tiny, G=8",
         "no runs of GDPO here",
     )
@@ -367,14 +383,14 @@ def test_a_setting_without_runs_is_named():
 def test_group_sizes_without_runs_are_left_out():
     found = found_in(without(sources(), "group_size", "gdpo", group_size=16))
     for claim in ("group-steps", "group-density"):
-        assert [row.what for row in found[claim, "gdpo"].comparisons] == ["GDPO, G = 8 against 4; tiny"]
-        assert [row.what for row in found[claim, "grpo"].comparisons] == ["GRPO, G = 16 against 4; tiny"]
+        assert [row.what for row in found[claim, "gdpo"].rows] == ["GDPO, G = 8 against 4; tiny"]
+        assert [row.what for row in found[claim, "grpo"].rows] == ["GRPO, G = 16 against 4; tiny"]
     one = found_in(without(without(sources(), "group_size", "gdpo", group_size=16), "group_size", "gdpo", group_size=8))
     assert one["group-steps", "gdpo"].judgement == (UNTESTED, "no runs with several group sizes here")
 
 
 def test_what_runs_do_not_have_is_not_called_a_lack_of_runs():
-    frames = sources().ours["tool_main"].frames
+    frames = sources().runs["tool_main"].frames
     none = {name: frames[name].iloc[:0] for name in ("score_intervals", "checkpoint_scores")}
     found = found_in(changed(sources(), **none))
     for claim in ("format-60", "exceed", "held-out"):
@@ -387,15 +403,15 @@ def test_what_runs_do_not_have_is_not_called_a_lack_of_runs():
 def test_numbers_over_other_runs_than_the_pairs_say_so():
     found = found_in(without(sources(), "tool_main", "gdpo", seed=102))
     assert (
-        found["format-gdpo", "dara_sym"].comparisons[0].detail.startswith("medians 14 against 20.5 (of 3 and 2 runs);")
+        found["format-gdpo", "dara_sym"].rows[0].finding.detail.startswith("medians 14 against 20.5 (of 3 and 2 runs);")
     )
-    row = found["format-60", "dara_sym"].comparisons[0]
-    assert row.detail == "96.0 against 87.9 % (of 3 and 2 runs) at step 60 of 100"
+    row = found["format-60", "dara_sym"].rows[0]
+    assert row.finding.detail == "96.0 against 87.9 % (of 3 and 2 runs) at step 60 of 100"
 
 
 def test_runs_that_do_not_cross_show_no_little_difference():
     made = sources()
-    crossings = made.ours["math_main"].frames["crossings"]
+    crossings = made.runs["math_main"].frames["crossings"]
     at = (crossings["reward"] == "length") & (crossings["threshold"] == 0.9)
     crossings.loc[at & (crossings["method"] == "gdpo"), "stable_step"] = pd.NA
     crossings.loc[at & (crossings["method"] != "gdpo"), "stable_step"] = 79  # of 80 at which a crossing can be seen
@@ -409,19 +425,19 @@ def test_runs_that_do_not_cross_show_no_little_difference():
 )  # fmt: skip
 def test_scores_at_an_end_of_their_range(score, format_60, at_the_end):
     made = sources()
-    frames = made.ours["tool_main"].frames
+    frames = made.runs["tool_main"].frames
     scores, intervals = frames["checkpoint_scores"].copy(), frames["score_intervals"].copy()
     scores.loc[scores["metric"] == "average_format", "value"] = score
     intervals.loc[intervals["metric"] == "average_format", ["value", "t_low", "t_high"]] = 0.0
     found = found_in(changed(made, checkpoint_scores=scores, score_intervals=intervals))
-    assert found["format-60", "dara_sym"].comparisons[0].judgement == format_60
+    assert found["format-60", "dara_sym"].rows[0].finding.judgement == format_60
     assert found["tool-format", "dara_sym"].judgement.verdict is at_the_end
 
 
 def test_the_end_of_a_training_is_not_its_step_60():
-    intervals = sources().ours["tool_main"].frames["score_intervals"]
+    intervals = sources().runs["tool_main"].frames["score_intervals"]
     found = found_in(changed(sources(), score_intervals=intervals[intervals["step"] == 100]))
-    assert found["format-60", "dara_sym"].comparisons[0].judgement == (UNTESTED, "no scores near step 60")
+    assert found["format-60", "dara_sym"].rows[0].finding.judgement == (UNTESTED, "no scores near step 60")
     assert found["tool-format", "dara_sym"].judgement.verdict is GOOD
 
 
@@ -432,21 +448,20 @@ def test_the_margin_of_a_share_is_small_next_to_a_small_one():
 def test_an_own_method_without_runs_is_named():
     rows = other_methods(without(sources(), "tool_main", "mine"))["tool_main"]
     against = ("GDPO", "DARA-Asym", "DARA-Sym")
-    assert [(row.what, row.judgement) for row in rows] == [
-        (f"Mine against {other}; tiny, G=4", (UNTESTED, "no runs of Mine here")) for other in against
+    assert [(row.what, row.finding.judgement) for row in rows] == [
+        (f"Mine against {other}, first crossing of format 0.8; tiny, G=4", (UNTESTED, "no runs of Mine here"))
+        for other in against
     ]
 
 
 def test_an_own_experiment_has_the_crossing_that_figures_mark():
     made = sources()
-    view = made.ours["tool_main"]
+    view = made.runs["tool_main"]
     crossings = view.frames["crossings"].copy()
     crossings.loc[crossings["reward"] == "format", "threshold"] = 0.7
     other = {"tool_main": view.experiment.model_copy(update={"thresholds": {"format": (0.7, 0.9)}})}
-    there = Sources.of(
-        dict(view.frames) | {"crossings": crossings}, other, published()[0].iloc[:0], {}, made.methods, "m"
-    )
-    assert "first crossing of format 0.7: Mine against GDPO; tiny, G=4" in {
+    there = views(dict(view.frames) | {"crossings": crossings}, other)
+    assert "Mine against GDPO, first crossing of format 0.7; tiny, G=4" in {
         row.what for row in other_methods(there)["tool_main"]
     }
 
@@ -455,31 +470,31 @@ def test_a_users_own_method_has_the_same_rows():
     rows = other_methods(sources())
     assert list(rows) == ["tool_main"]
     assert {row.method for row in rows["tool_main"]} == {"mine"}
-    found = {row.what: row.judgement.verdict for row in rows["tool_main"]}
+    found = {row.what: row.finding.judgement.verdict for row in rows["tool_main"]}
     against = {"GDPO": "higher", "DARA-Asym": "higher", "DARA-Sym": "higher"}
     for other, crossing in against.items():
-        place = f"Mine against {other}; tiny, G=4"
-        assert found[f"first crossing of format 0.8: {place}"] == crossing
-        assert found[f"Average Format: {place}"] == ("higher" if other == "GDPO" else "lower")
-        assert found[f"Average Accuracy: {place}"] == "parity"
-        assert found[f"energy share of format: {place}"] == ("lower" if other == "DARA-Sym" else "higher")
+        of_pair = {what.removeprefix(f"Mine against {other}, "): verdict for what, verdict in found.items()}
+        assert of_pair["first crossing of format 0.8; tiny, G=4"] == crossing
+        assert of_pair["Average Format; tiny, G=4"] == ("higher" if other == "GDPO" else "lower")
+        assert of_pair["Average Accuracy; tiny, G=4"] == "parity"
+        assert of_pair["energy share of format; tiny, G=4"] == ("lower" if other == "DARA-Sym" else "higher")
     assert len(found) == 12
     assert {row.shown for row in rows["tool_main"]} == {"tables/tool_main_c.md", "tables/tool_main_s.md"}
 
 
 def test_a_comparison_names_the_table_that_shows_its_number():
-    results = {result.claim.id: result for result in assess(sources())}
-    assert {row.shown for row in results["format-gdpo"].comparisons} == {"tables/tool_main_c.md"}
-    assert {row.shown for row in results["joint-sym"].comparisons} == {"tables/math_main_s.md"}
-    assert {row.shown for row in results["held-out"].comparisons} == {"data/checkpoint_scores.csv"}
+    results = {result.id: result for result in assess(sources())}
+    assert {row.shown for row in results["format-gdpo"].rows} == {"tables/tool_main_c.md"}
+    assert {row.shown for row in results["joint-sym"].rows} == {"tables/math_main_s.md"}
+    assert {row.shown for row in results["held-out"].rows} == {"data/checkpoint_scores.csv"}
 
 
 def test_the_papers_numbers_are_computed_from_its_files():
     made = sources()
-    results = assess(Sources({}, made.theirs, made.methods))
+    results = assess(Sources({}, made.published, made.methods))
     assert {result.judgement.verdict for result in results} == {UNTESTED}
-    assert {row.ours for result in results for row in result.comparisons} == {"–"}
-    paper = {(r.claim.id, r.method): [row.paper for row in r.comparisons] for r in results}
+    assert {row.finding.value for result in results for row in result.rows} == {"–"}
+    paper = {(r.id, r.method): [row.paper for row in r.rows] for r in results}
     first = paper["format-gdpo", "dara_asym"][0]
     assert first.startswith("14 against 19 steps, 26 % fewer (median curves, 1.5B)")
     assert "over its seeds −24.4 [−60.1, 11.3] steps, 5 pairs (1.5B)" in first
@@ -510,27 +525,34 @@ SETTINGS = {"60", "50", "80", "90", "99", "0.8", "5"}
 
 def test_the_numbers_of_a_statement_are_in_the_papers_files():
     made = sources()
-    printed = {claim.id: "" for claim in CLAIMS}
-    for result in assess(Sources({}, made.theirs, made.methods)):
-        printed[result.claim.id] += " ".join(row.paper for row in result.comparisons) + " "
+    printed = dict.fromkeys(read_claims().claims, "")
+    for result in assess(Sources({}, made.published, made.methods)):
+        printed[result.id] += " ".join(row.paper for row in result.rows) + " "
     printed["third-reward"] += printed["tool-format"]  # its 97.1 is with two rewards
     numbers = re.compile(r"\d+(?:\.\d+)?")
-    for claim in CLAIMS:
-        assert set(numbers.findall(claim.statement)) <= set(numbers.findall(printed[claim.id])) | SETTINGS, claim.id
+    for name, claim in read_claims().claims.items():
+        assert set(numbers.findall(claim.statement)) <= set(numbers.findall(printed[name])) | SETTINGS, name
 
 
 def test_ours_are_printed_with_interval_and_number_of_pairs():
-    results = {(result.claim.id, result.method): result for result in assess(sources())}
-    row = results["format-gdpo", "dara_asym"].comparisons[0]
+    results = {(result.id, result.method): result for result in assess(sources())}
+    row = results["format-gdpo", "dara_asym"].rows[0]
     assert row.what == "DARA-Asym against GDPO, first crossing of format 0.8; tiny, G=4"
-    assert row.ours == "−5.0 [−5.0, −5.0] steps, 3 pairs"
-    assert row.detail.startswith("medians 15 against 20; speed-up 25.0 [")
-    assert results["tool-accuracy", "dara_sym"].comparisons[0].detail == "50.0 against 50.0 % at step 100 of 100"
+    assert row.finding.value == "−5.0 [−5.0, −5.0] steps, 3 pairs"
+    assert row.finding.detail.startswith("medians 15 against 20; speed-up 25.0 [")
+    assert results["tool-accuracy", "dara_sym"].rows[0].finding.detail == "50.0 against 50.0 % at step 100 of 100"
 
 
-def test_a_frame_without_runs_of_an_experiment_is_not_its_view():
-    made = sources()
-    empty = {name: frame.iloc[:0] for name, frame in made.ours["tool_main"].frames.items()}
-    of_none = Sources.of(empty, {"tool_main": made.ours["tool_main"].experiment}, pd.DataFrame(), {}, METHODS, "none")
-    assert (dict(of_none.ours), dict(of_none.theirs)) == ({}, {})
-    assert {result.judgement.verdict for result in assess(of_none)} == {UNTESTED}
+def test_the_texts_of_the_rules_have_the_numbers_that_judge():
+    declared = read_claims()
+    assert all(f"the {100 * LEVEL:g} % interval" in text for text in declared.rules.values())
+    for text in (
+        f"fewer than {PAIRS} pairs",
+        f"{100 * MARGIN_SHARE:g} % of",
+        f"at most {100 * SCORE_MARGIN:g} percentage",
+    ):
+        assert text in declared.common
+
+
+def test_without_runs_nothing_is_tested():
+    assert {result.judgement.verdict for result in assess(Sources({}, {}, METHODS))} == {UNTESTED}

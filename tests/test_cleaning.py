@@ -21,8 +21,7 @@ from dara.dag import Workflow
 from dara.evaluation.records import IDENTITY, RESPONSES, SCORES
 from dara.loading import ConfigurationError, merge, read_yaml
 from dara.store import OWNERS, directory_lock, record_owner
-from dara.training.openrlhf import checkpoints as openrlhf_checkpoints
-from dara.training.openrlhf.engine import keep_end
+from dara.training.openrlhf import launch
 from dara.training.run_files import last_resumable
 from project import ROOT
 
@@ -202,7 +201,7 @@ def test_an_openrlhf_run_loses_its_optimiser_states(flow):
     finish(flow, run)
     assert ("resume", str(state / "optimizer_states.pt")) in rules(flow)
     clean(flow, dry_run=False)
-    assert openrlhf_checkpoints.last_resumable(work) == 6, "its results can be published again"
+    assert launch.last_resumable(work) == 6, "its results can be published again"
 
 
 def test_unfinished_work_goes_only_where_no_preset_plans_it(flow):
@@ -316,15 +315,15 @@ def test_the_engines_log_goes_a_month_after_the_run(flow):
 
 def test_the_engines_log_keeps_its_end_when_a_run_goes_on(tmp_path):
     log = tmp_path / "openrlhf.log"
-    keep_end(log, 8)
+    launch.keep_end(log, 8)
     log.write_bytes(b"one\ntwo\n")
-    keep_end(log, 8)
+    launch.keep_end(log, 8)
     assert log.read_bytes() == b"one\ntwo\n"
     log.write_bytes(b"one\ntwo\nthree\n")
-    keep_end(log, 10)  # the line that it would begin with may be cut
+    launch.keep_end(log, 10)  # the line that it would begin with may be cut
     assert log.read_bytes() == b"three\n"
     log.write_bytes(b"one\ntwo\nthree\n")
-    keep_end(log, 11)
+    launch.keep_end(log, 11)
     assert log.read_bytes() == b"two\nthree\n"
 
 

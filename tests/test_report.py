@@ -4,56 +4,35 @@ import gzip
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pandas as pd
 import pytest
 
 from dara.analysis.frames import rows_to_frame, write_frame
-from dara.analysis.tables.render import Table, render_table
 from dara.dag import Workflow
 from dara.loading import merge, read_yaml
+from dara.report import page as page_module
 from dara.report import write_report
-from dara.report.checks import CHECKS
-from dara.report.claims import CLAIMS
-from dara.report.html import SIDE_BY_SIDE, parts, prose, visible
-from dara.report.pieces import read_figure, read_table
-from dara.report.verdicts import RULES
+from dara.report.claims import read_claims
+from dara.report.page import parts, prose, visible
 from dara.store import spec_sha256
 from project import ROOT
 
-# --- pieces -----------------------------------------------------------------------------------------------------------
 
-
-def test_a_rendered_table_is_read_back(tmp_path):
-    rows = pd.DataFrame({"A": ["a|b", "\\", "<b>"], "B": ["1", "", "–"]})
-    render_table(Table(rows, "A title", ["`>40` is late", "two"], ["A", "B"]), tmp_path / "t.x")
-    table = read_table(tmp_path / "t.x")
-    assert (table.title, table.header) == ("A title", ("A", "B"))
-    assert table.rows == (("a|b", "1"), ("\\", ""), ("<b>", "–"))
-    assert table.notes == ("`>40` is late", "two")
-    (tmp_path / "right.md").write_text("| a | b |\n| --- | ---: |\n| **x** | 2 |\n")
-    assert read_table(tmp_path / "right").right == (False, True)
-    (tmp_path / "bad.md").write_text("| a | b |\n| --- | --- |\n| 1 |\n")
-    with pytest.raises(ValueError, match=r"bad\.md: not a table"):
-        read_table(tmp_path / "bad")
-
-
-def test_the_smaller_picture_is_taken_and_keeps_its_width(tmp_path):
-    assert read_figure(tmp_path / "none").data is None
-    (tmp_path / "f.svg").write_text('<svg xmlns="x" width="504pt" height="1pt"></svg>')
-    (tmp_path / "f.png").write_bytes(b"\x89PNG" + b"0" * 500)
-    figure = read_figure(tmp_path / "f")
-    assert figure.data.startswith("data:image/svg+xml;base64,")
-    assert figure.width == 875
+def test_the_smaller_picture_is_embedded(tmp_path):
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures/f.svg").write_text('<svg xmlns="x"></svg>')
+    (tmp_path / "figures/f.png").write_bytes(b"\x89PNG" + b"0" * 500)
+    assert page_module._figure(tmp_path, "f", "")["data"].startswith("data:image/svg+xml;base64,")
 
 
 def test_text_of_a_model_is_shown_without_what_cannot_be_printed():
     assert visible("a\n\tb<i>é漢") == "a\n\tb<i>é漢"
-    assert visible("\x00\x7f\u202e\ud800\U000e0041\r") == r"\u0000\u007f\u202e\ud800\U000e0041\u000d"
+    assert visible("\x00\x7f\u202e\ud800\U000e0041\r") == r"\x00\x7f\u202e\ud800\U000e0041\r"
     assert visible("x" * 12, 10) == "x" * 10 + " … (2 more characters)"
     assert prose("`<a>` & b") == "<code>&lt;a&gt;</code> &amp; b"
-    assert prose("**<2>** * 3") == "<strong>&lt;2&gt;</strong> * 3"
     assert parts("1 [2, 3] %; b") == ["1 [2,\u00a03]\u00a0%", "b"]
     assert parts("") == []
 
@@ -65,20 +44,26 @@ HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>&lt;\x00\u
 
 @pytest.fixture(scope="module")
 def flow(tmp_path_factory) -> Workflow:
-    """The smoke preset with a run and frames of its own, one run missing, some figures and tables drawn."""
+    """The smoke preset with a run and frames of its own, one run missing, one figure drawn, and labels that are markup."""
     files = [ROOT / "config/config.yaml", ROOT / "config/presets/smoke.yaml"]
     results = tmp_path_factory.mktemp("report") / "results"
     flow = Workflow.load(
         ROOT, merge(read_yaml(files[0]), read_yaml(files[1])) | {"results": str(results), "reuse": "none"}, files[1:]
     )
     shutil.copytree(ROOT / "results/published/data", results / "published/data")
+    math = flow.published.experiments["math_main"]
+    vars(flow)["published"] = replace(flow.published, experiments={"math_main": math})  # the others take seconds
     missing = next(reversed(flow.plan.runs))
     for name, frame in planned_frames(flow, missing).items():
         write_frame(frame, name, flow.paths.frames / f"{name}.csv")
     for run in flow.plan.runs:
         if run != missing:
             finish(flow, run)
-    draw(flow)
+    figures = flow.paths.root / "figures"
+    figures.mkdir()
+    (figures / f"{flow.outputs.ids('figures')[0]}.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"></svg>')
+    for name, entry in flow.configuration.methods.items():
+        flow.configuration.methods[name] = entry.model_copy(update={"label": f"<script>{name}</script>"})
     return flow
 
 
@@ -108,17 +93,6 @@ def finish(flow: Workflow, name: str) -> None:
     kept = [row | {"step": step, "rewards": {"<u>format": 1.0}} for step in (3, 4, 6) for _ in range(5)]
     text = "\n".join(json.dumps(line) for line in kept)
     (directory / "samples.jsonl.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
-
-
-def draw(flow: Workflow) -> None:
-    """One figure and one table of ours; the published and the side-by-side table of the same name."""
-    figure, table = flow.outputs.ids("figures")[0], flow.outputs.ids("tables")[0]
-    (flow.paths.root / "figures").mkdir()
-    (flow.paths.root / "figures" / f"{figure}.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"></svg>')
-    built = Table(pd.DataFrame({"A": ["<script>1</script>"]}), "A <i>title</i>", ["a note"], ["A"])
-    for path in (table, SIDE_BY_SIDE.format(table)):
-        render_table(built, flow.paths.root / "tables" / path)
-    render_table(built, flow.paths.results / "published" / "tables" / table)
 
 
 @pytest.fixture(scope="module")
@@ -152,8 +126,8 @@ def test_hostile_text_is_text(page):
     assert not {"script", "i", "b", "u", "user", "iframe", "object", "link"} & set(tags.tags)
     assert not [name for name, _ in tags.attributes if name.startswith("on")]
     text = "".join(tags.text)
-    assert r"</pre><script>alert(1)</script><img src=x onerror=alert(2)>&lt;\u0000\ud800{{ 7 * 7 }}" in text
-    assert "<script>1</script>" in text
+    assert r"</pre><script>alert(1)</script><img src=x onerror=alert(2)>&lt;\x00\ud800{{ 7 * 7 }}" in text
+    assert "<script>gdpo</script>" in text
     assert "<u>format 1; advantage −0.5" in text
     assert "default-src 'none'" in page
 
@@ -180,27 +154,28 @@ def test_what_is_missing_is_named(flow, page):
         assert f"Missing: <code>{path}</code>" in page
         assert f"snakemake --profile profiles/local --configfile config/presets/smoke.yaml -- {path}" in page
     assert f"Runs that are missing: {missing}." in page
-    assert f"{flow.paths.run(missing).as_posix()}/samples.jsonl.gz</code> is not there" in page
+    assert f"{flow.paths.run(missing).as_posix()}/samples.jsonl.gz is not there" in page
     assert f"no manifest: {flow.paths.run(missing).as_posix()}/manifest.json is not there" in page
     assert "Experiments that this preset does not have:" in page
 
 
 def test_verdicts_provenance_and_responses_are_on_the_page(flow, page):
-    text = re.sub(r"\s+", " ", "".join(Tags(page).text))
-    for claim in CLAIMS:
-        assert text.count(claim.statement) >= 3
-        assert RULES[claim.rule] in text
-    assert f"{sum(len(claim.methods) for claim in CLAIMS)} not tested" in text
-    for check in CHECKS:
-        assert check.statement in text
+    text, declared = re.sub(r"\s+", " ", "".join(Tags(page).text)), read_claims()
+    for claim in (*declared.claims.values(), *declared.formulas.values()):
+        assert claim.statement in text
+        assert claim.number in text
+    assert all(rule in text for rule in declared.rules.values())
+    assert f"{sum(len(claim.methods) for claim in declared.claims.values())} not tested" in text
     assert "no claims): energy-density not tested" in text
     for run, spec in flow.plan.runs.items():
         assert run in text
-        assert f'"seed": {spec.seed}' in text
-    for fact in ("torch 2.13.0", "0123abcd", "cpus 2", "trainer 100", "aa11", "f3", "Step 3", "Step 6"):
+        assert f"seed: {spec.seed}" in text
+    for fact in ("torch: 2.13.0", "0123abcd", "cpus: 2", "trainer: 100", "aa11", "f3", "Step 3", "Step 6"):
         assert fact in text
     assert "Step 4" not in text
-    assert text.count("Side by side") == 1
+    assert "Side by side" in text
+    assert "Missing: smoke: experiment math_main: no " in text  # a table without numbers
+    assert "(math_main) " in text  # a table of the published numbers
 
 
 def test_the_same_results_give_the_same_bytes(flow, page, tmp_path):
@@ -214,10 +189,10 @@ def test_a_specification_that_changed_since_is_said(flow, tmp_path):
     before = path.read_text()
     path.write_text(json.dumps(json.loads(before) | {"spec_sha256": "ffff0000" * 8}))
     try:
-        write_report(flow, tmp_path / "report.html")
+        found = page_module._run(flow, run, None)
     finally:
         path.write_text(before)
-    assert "made from another specification (ffff0000, planned:" in (tmp_path / "report.html").read_text()
+    assert "made from another specification (ffff0000, planned:" in found["missing"][0]
 
 
 def test_a_broken_response_names_its_line(flow, tmp_path):

@@ -34,7 +34,7 @@ from dara.loading import load_all_presets, load_configuration, merge, read_yaml
 from dara.runs import Evaluation, evaluation_id, joined, plan_runs
 from dara.status import WORKFLOW_LOCK, is_held
 from dara.store import LockedError, directory_lock, reason_to_keep
-from dara.training.openrlhf.checkpoints import STATES, output_of
+from dara.training.openrlhf.command import STATES, output_of
 from dara.training.run_files import RESUME_ONLY, checkpoints
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from typing import Any
 from dara.parent import EXIT_CODE, stop_with_parent
 from dara.stdout import whole_output
 from dara.system import name_user, sentence
-from dara.training.deadline import OutOfTime
+from dara.training.stopping import OutOfTime
 from dara.verbs import analysis, people, runs
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dara.analysis.figures import FIGURES
 from dara.config import Configuration, Experiment, Matrix, TaskSettings
 from dara.loading import ConfigurationError, load_published
 
@@ -74,8 +75,9 @@ class Outputs:
         raise ConfigurationError(f"{self.owner_name} has no {kind}.{output}; it has {', '.join(self.ids(kind))}")
 
     def module(self, kind: str, output: str) -> str:
-        """The module that draws an output."""
-        return f"dara.analysis.{'figures' if kind == 'figures' else 'tables'}.{self.owner(kind, output)[1]}"
+        """The module that makes a table, or the function (MODULE:FUNCTION) that draws a figure."""
+        entry = self.owner(kind, output)[1]
+        return f"dara.analysis.figures.{FIGURES[entry]}" if kind == "figures" else f"dara.analysis.tables.{entry}"
 
     def settings(self, kind: str, output: str) -> list[str]:
         """The configuration files that an output is made from, so that an edit (a label) makes it again."""

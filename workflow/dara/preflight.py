@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dara.benchmarks import names_of
+from dara.engines import ENGINES
 from dara.loading import ConfigurationError, read_yaml
 from dara.profiles import gpus_asked
 from dara.runs import evaluation_id
@@ -97,7 +98,7 @@ def check_environments(flow: Workflow) -> None:
     """ConfigurationError if an environment that trains or generates is not there."""
     preset = flow.configuration.preset
     engines = {spec.engine for run, spec in flow.plan.runs.items() if run not in flow.cached}
-    needed = {"training": preset.training_environment} if "openrlhf" in engines else {}
+    needed = {"training": preset.training_environment} if any(ENGINES[name].program for name in engines) else {}
     needed["evaluation"] = preset.evaluation_environment
     for stage, environment in needed.items():
         if flow.reuse != "only" and environment and not python_of(flow.root / environment).is_file():
@@ -109,13 +110,10 @@ def check_environments(flow: Workflow) -> None:
 
 def check_hardware(flow: Workflow) -> None:
     """ConfigurationError for hardware on which a run that is to be made cannot be trained or evaluated."""
-    from dara.training.openrlhf.command import check_resources
-
     for run in set(flow.plan.runs) - flow.cached if flow.reuse != "only" else ():
         spec, resources = flow.plan.runs[run], flow.resources(run)
         try:
-            if spec.engine == "openrlhf":
-                check_resources(spec, resources)
+            ENGINES[spec.engine].check_resources(spec, resources)
         except ValueError as error:
             raise ConfigurationError(f"preset {flow.configuration.preset.preset}: {error}") from None
         for benchmark in flow.benchmarks_of(run):
@@ -133,7 +131,7 @@ def check_gpus(flow: Workflow, command: Command) -> None:
     for run in sorted(set(flow.plan.runs) - flow.cached) if flow.reuse != "only" else ():
         spec, used = flow.plan.runs[run], flow.training_gpus(run)
         asked = gpus_asked(command, "train", used)
-        if spec.engine == "openrlhf" and asked != used:
+        if ENGINES[spec.engine].program and asked != used:
             raise ConfigurationError(
                 f"{where}.train asks for {asked} GPUs, and a training of {spec.model.name} uses {used}: `gpus` of its "
                 "resources in config/models.yaml, where the number is changed"
@@ -154,11 +152,11 @@ def check_trackers(flow: Workflow) -> None:
 
     Those of OpenRLHF are made in another environment, whose file has both packages.
     """
-    from dara.training.trackers import check_installed
+    from dara.training import run_files
 
-    here = any(spec.engine == "trl" for run, spec in flow.plan.runs.items() if run not in flow.cached)
+    here = any(not ENGINES[spec.engine].program for run, spec in flow.plan.runs.items() if run not in flow.cached)
     try:
-        check_installed(flow.configuration.preset.trackers if here and flow.reuse != "only" else ())
+        run_files.check_trackers(flow.configuration.preset.trackers if here and flow.reuse != "only" else ())
     except ValueError as error:
         raise ConfigurationError(f"trackers of preset {flow.configuration.preset.preset}: {error}") from None
 

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 from pydantic_core import PydanticCustomError
 
 from dara.benchmarks import REGISTRY, definition
+from dara.engines import ENGINES
 from dara.places import as_written, check_name, check_output, expanded
 from dara.rewards import check_params, reward_ranges
 
@@ -26,7 +27,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Share = Annotated[float, Field(ge=0, le=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 
-Engine = Literal["trl", "openrlhf"]
+Engine = Literal[tuple(ENGINES)]
 Precision = Literal["float32", "bfloat16"]
 Normalization = Literal["own", "token"]
 PRECISION = "of the policy; master weights are float32 in either case"
@@ -233,18 +234,8 @@ class RunSpec(Model):
                 f"filter.candidate_prompts {self.filter.candidate_prompts} is less than the {self.prompts_per_step} "
                 "groups of a step"
             )
-        self._check_engine()
+        ENGINES[self.engine].check(self)
         return self
-
-    def _check_engine(self) -> None:
-        """What only OpenRLHF does must not be dropped in silence by the small engine."""
-        only = ("kl", "entropy_coefficient", "filter", "precision", "sampler_seed")
-        used = [name for name in only if getattr(self, name) != type(self).model_fields[name].default]
-        used += ["optimizer.dual_clip"] if self.optimizer.dual_clip is not None else []
-        if self.engine == "trl" and used:
-            raise ValueError(f"engine trl has no {', '.join(used)}; set engine: openrlhf")
-        if self.engine == "trl" and isinstance(self.model, HubModel):
-            raise ValueError(f"engine trl trains the laptop's models, not {self.model.hub}; set engine: openrlhf")
 
     @property
     def reward_weights(self) -> tuple[float, ...]:

@@ -1,299 +1,239 @@
-"""The claims of the paper, as data: what each says, for which methods, where it is measured, and how it is judged.
-
-Numbers in statements are the authors': percent, and steps of training. Sources: the paper's abstract, its project page
-and its result files (docs/published.md).
-"""
+"""The claims of the paper, as claims.yaml declares them, and what the runs of a preset say about each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Literal
 
-from dara.analysis.names import BASELINE, DARA
-from dara.report import measures
-from dara.report.measures import Comparison
-from dara.report.sources import Sources
-from dara.report.verdicts import RULES, Judgement, Rule, overall
+from dara.analysis.compare import compared_pairs
+from dara.analysis.names import FIXED, HEADLINE, PAPER_METHODS, SCORES, headline_threshold
+from dara.analysis.tables.cells import number
+from dara.analysis.view import Setting, name_of
+from dara.analysis.view_published import PublishedView
+from dara.analysis.view_runs import RunsView
+from dara.config import MethodEntry
+from dara.loading import read_yaml, validate
+from dara.report import verdicts
+from dara.report.measures import MEASURES, Measure, Pair
+from dara.report.verdicts import Finding, Judgement, Rule, overall, untested
+from dara.specs import Model
 
-FIRST = "First training step whose mean format reward is at least 0.8."
-STABLE = "Stable crossing of the length reward: the mean of 10 steps, held for 20 more."
-GROUPS = ("grpo", BASELINE, *DARA)
-"""The methods of the experiment on group sizes."""
+FILE = Path(__file__).with_name("claims.yaml")
+UNKNOWN = "no number is known"
+NO_RUNS = "no runs to compare here"
+ONE_SIZE = "no runs with several group sizes here"
+
+
+class Claim(Model):
+    """A claim of the paper, or a difference that nobody claims (rule `either`); claims.yaml explains the keys."""
+
+    statement: str = ""
+    experiment: str
+    methods: tuple[str, ...]
+    baselines: tuple[str, ...] = ()
+    rule: Rule
+    number: str = ""
+    measure: Literal[tuple(MEASURES)] | None = None
+    untested: str = ""
+    of: str = ""
+    level: float | None = None
+    at: int | None = None
+    title: str = ""
+
+
+class Formula(Model):
+    """A formula that must hold; check: the function in verdicts.py that checks it in the runs of an experiment."""
+
+    statement: str
+    number: str
+    check: Literal["energy_of_density", "balanced_energy", "bounded_energy"]
+
+
+class Claims(Model):
+    """The file claims.yaml: claims and formulas by id, the text of each rule, and the paper's names of its models."""
+
+    claims: dict[str, Claim]
+    formulas: dict[str, Formula]
+    rules: dict[Rule, str]
+    common: str
+    models: dict[str, str]
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A claim of the paper.
+class Sources:
+    """Views of a preset's runs and of the published numbers, by experiment; one without a number is not there."""
 
-    id: a name for links; statement: what the paper asserts, with its numbers; experiment: where it is tested; methods:
-    those that it names, each with a verdict of its own; baselines: what they are compared with; rule: a key of RULES;
-    number: how it is measured; measure: makes the comparisons, also where there are no runs.
+    runs: Mapping[str, RunsView]
+    published: Mapping[str, PublishedView]
+    methods: Mapping[str, MethodEntry]
+
+    def label(self, method: str) -> str:
+        """Return the method's name in tables, or its own where config/methods.yaml has no row for it."""
+        return self.methods[method].label if method in self.methods else method
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison in the report.
+
+    method: the one that is judged; what: what is compared; paper: the paper's numbers; shown: the table, or the frame,
+    that has the number.
     """
 
-    id: str
-    statement: str
-    experiment: str
-    methods: tuple[str, ...]
-    baselines: tuple[str, ...]
-    rule: Rule
-    number: str
-    measure: Callable[[Sources, Claim], list[Comparison]]
+    method: str
+    what: str
+    paper: str
+    finding: Finding
+    shown: str = ""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a claim says of one method: its comparisons, and the verdict on it."""
+    """What a claim says of one method (its label), or a formula of all: its comparisons, and the verdict on it."""
 
-    claim: Claim
+    id: str
+    claim: Claim | Formula
     method: str
     label: str
-    comparisons: list[Comparison]
+    rows: list[Row]
     judgement: Judgement
 
-    @property
-    def rule(self) -> str:
-        """The text of its rule."""
-        return RULES[self.claim.rule]
+
+@cache
+def read_claims() -> Claims:
+    """Read claims.yaml. ConfigurationError names the key with a mistake."""
+    return validate(Claims, read_yaml(FILE), [FILE])
 
 
 def assess(sources: Sources) -> list[Result]:
-    """Every claim for every method that it names, in the order of CLAIMS."""
+    """Compare the runs with every claim, for every method that it names, in the order of claims.yaml."""
     results = []
-    for claim in CLAIMS:
-        found = claim.measure(sources, claim)
+    for name, claim in read_claims().claims.items():
+        rows = list(compare(sources, claim))
         for method in claim.methods:
-            mine = [comparison for comparison in found if comparison.method == method]
-            judgement = overall([comparison.judgement for comparison in mine])
-            results.append(Result(claim, method, sources.label(method), mine, judgement))
+            own = [row for row in rows if row.method == method]
+            judgement = overall([row.finding.judgement for row in own])
+            results.append(Result(name, claim, method, sources.label(method), own, judgement))
     return results
 
 
-def _score(metric: str, at: int, number: str) -> dict[str, object]:
-    """How a held-out score at a step of the paper is measured."""
-    return {"number": f"{number} at step {at}, in percent.", "measure": partial(measures.scores, metric=metric, at=at)}
+def check_formulas(sources: Sources) -> list[Result]:
+    """Check every formula in every experiment that has runs."""
+    results = []
+    for name, formula in read_claims().formulas.items():
+        found = {one: getattr(verdicts, formula.check)(view) for one, view in sources.runs.items()}
+        rows = [Row("", one, "", finding, "data/energies.csv") for one, finding in found.items() if finding]
+        judgements = [row.finding.judgement for row in rows] or [untested("no runs to check it in").judgement]
+        results.append(Result(name, formula, "", "", rows, overall(judgements)))
+    return results
 
 
-_FORMAT = {"number": FIRST, "measure": partial(measures.steps, kind="first", level=("format", 0.8))}
+def other_methods(sources: Sources) -> dict[str, list[Row]]:
+    """Compare the methods that the paper does not have (a user's own), by experiment.
 
-CLAIMS = (
-    Claim(
-        "format-gdpo",
-        "High format compliance in up to 26 % fewer training steps than GDPO: 14 (DARA-Asym) and 15 (DARA-Sym) "
-        "against 19.",
-        "tool_main",
-        DARA,
-        (BASELINE,),
-        "less",
-        **_FORMAT,
-    ),
-    Claim(
-        "format-grpo",
-        "High format compliance in fewer steps than GRPO, which needs 34.",
-        "tool_main",
-        DARA,
-        ("grpo",),
-        "less",
-        **_FORMAT,
-    ),
-    Claim(
-        "format-60",
-        "At step 60 DARA leads in Average Format: 96.0 (DARA-Asym) and 96.1 (DARA-Sym) against 88.1 (GDPO) and 74.7 "
-        "(GRPO).",
-        "tool_main",
-        DARA,
-        (BASELINE, "grpo"),
-        "more",
-        **_score("average_format", 60, "Average Format"),
-    ),
-    Claim(
-        "tool-format",
-        "At the end DARA is competitive in Average Format: 97.9 (DARA-Asym) and 97.6 (DARA-Sym) against 97.1 (GDPO).",
-        "tool_main",
-        DARA,
-        (BASELINE,),
-        "not_worse",
-        **_score("average_format", 100, "Average Format"),
-    ),
-    Claim(
-        "tool-accuracy",
-        "At the end DARA is competitive in Average Accuracy: 50.6 (DARA-Asym) and 51.2 (DARA-Sym) against 50.4 (GDPO).",
-        "tool_main",
-        DARA,
-        (BASELINE,),
-        "not_worse",
-        **_score("average_accuracy", 100, "Average Accuracy"),
-    ),
-    Claim(
-        "group-density",
-        "Larger groups make the sparse format reward denser, for every method.",
-        "group_size",
-        GROUPS,
-        (),
-        "more",
-        f"Mean density of format over the first {measures.DENSITY_STEPS} steps, largest minus smallest group size.",
-        measures.group_densities,
-    ),
-    Claim(
-        "group-steps",
-        "Larger groups reach a format of 0.8 earlier.",
-        "group_size",
-        GROUPS,
-        (),
-        "less",
-        f"{FIRST} Largest minus smallest group size.",
-        measures.group_steps,
-    ),
-    Claim(
-        "group-every",
-        "DARA reaches a format of 0.8 earlier than GRPO and GDPO at every group size.",
-        "group_size",
-        DARA,
-        (BASELINE, "grpo"),
-        "less",
-        **_FORMAT,
-    ),
-    Claim(
-        "third-reward",
-        "With a third reward GDPO loses format (97.1 to 94.4) and DARA keeps it: 96.9 (DARA-Asym) and 97.4 (DARA-Sym).",
-        "three_rewards",
-        DARA,
-        (BASELINE,),
-        "more",
-        **_score("average_format", 100, "Average Format with three rewards"),
-    ),
-    Claim(
-        "length-99",
-        "Near-saturated length compliance, 99 %, in up to 65 % fewer steps than GDPO: 66 and 56 (DARA-Asym), 59 and "
-        "50 (DARA-Sym) against 111 and 142.",
-        "math_main",
-        DARA,
-        (BASELINE,),
-        "less",
-        STABLE,
-        partial(measures.steps, kind="stable", level=("length", 0.99)),
-    ),
-    *(
-        Claim(
-            f"length-{100 * level:.0f}",
-            f"At moderate thresholds the methods differ little: {100 * level:.0f} % after {steps}.",
-            "math_main",
-            DARA,
-            (BASELINE,),
-            "little",
-            STABLE,
-            partial(measures.steps, kind="stable", level=("length", level)),
-        )
-        for level, steps in (
-            (0.8, "20 to 26 steps with all three"),
-            (0.9, "37 or 38 steps with DARA, 42 and 39 with GDPO"),
-        )
-    ),
-    Claim(
-        "math-accuracy-asym",
-        "At step 50 DARA-Asym is competitive in accuracy: 45.8, 60.3 and 58.3 against 44.1, 60.8 and 57.5 (GDPO).",
-        "math_main",
-        ("dara_asym",),
-        (BASELINE,),
-        "not_worse",
-        **_score("acc", 50, "Acc"),
-    ),
-    Claim(
-        "math-accuracy-sym",
-        "DARA-Sym pays for its shorter responses with accuracy on two of three models: 58.8 and 56.0 against 60.8 and "
-        "57.5 (GDPO), 44.4 against 44.1 on the third.",
-        "math_main",
-        ("dara_sym",),
-        (BASELINE,),
-        "less",
-        **_score("acc", 50, "Acc"),
-    ),
-    Claim(
-        "exceed",
-        "At step 50 fewer responses exceed the limit with DARA: 8.2, 4.4 and 3.7 (DARA-Asym), 5.2, 1.7 and 1.1 "
-        "(DARA-Sym) against 8.7, 7.6 and 6.8 (GDPO).",
-        "math_main",
-        DARA,
-        (BASELINE,),
-        "less",
-        **_score("exceed", 50, "Exceed"),
-    ),
-    Claim(
-        "joint-asym",
-        "DARA-Asym has the better trade-off: more responses are right and short enough (Joint), 45.1, 59.7 and 57.8 "
-        "against 43.5, 59.2 and 56.5 (GDPO).",
-        "math_main",
-        ("dara_asym",),
-        (BASELINE,),
-        "more",
-        **_score("joint", 50, "Joint"),
-    ),
-    Claim(
-        "joint-sym",
-        "DARA-Sym trades accuracy for length, so that Joint differs little: 44.1, 58.5 and 55.8 against 43.5, 59.2 "
-        "and 56.5.",
-        "math_main",
-        ("dara_sym",),
-        (BASELINE,),
-        "little",
-        **_score("joint", 50, "Joint"),
-    ),
-    Claim(
-        "held-out",
-        "Held-out Exceed falls to 5 % at step 50 with DARA, and at step 70 with GDPO.",
-        "math_main",
-        DARA,
-        (BASELINE,),
-        "less",
-        "First evaluated checkpoint whose Exceed is at most 5 %.",
-        partial(measures.checkpoints, level=("exceed", 0.05)),
-    ),
-    Claim(
-        "fixed-accuracy",
-        "A fixed weight of 5 costs accuracy: 46.8 (Static-Asym) against 48.0 (DARA-Asym), 46.0 (Static-Sym) against "
-        "46.7 (DARA-Sym).",
-        "fixed_weight",
-        DARA,
-        ("static_asym", "static_sym"),
-        "more",
-        **_score("acc", 100, "Acc"),
-    ),
-    Claim(
-        "fixed-joint",
-        "A fixed weight of 5 costs Joint: 46.7 against 47.8 (DARA-Asym), 46.0 against 46.7 (DARA-Sym).",
-        "fixed_weight",
-        DARA,
-        ("static_asym", "static_sym"),
-        "more",
-        **_score("joint", 100, "Joint"),
-    ),
-    Claim(
-        "extended-exceed",
-        "After longer training DARA-Asym still exceeds the limit less often than GRPO: 0.25 and 0.94 against 0.70 and "
-        "1.86.",
-        "extended",
-        ("dara_asym",),
-        ("grpo",),
-        "less",
-        **_score("exceed", 100, "Exceed"),
-    ),
-    Claim(
-        "extended-accuracy",
-        "After longer training DARA-Asym's accuracy is competitive with GRPO's: 62.2 and 64.2 against 63.0 and 64.8.",
-        "extended",
-        ("dara_asym",),
-        ("grpo",),
-        "not_worse",
-        **_score("acc", 100, "Acc"),
-    ),
-    Claim(
-        "gradients",
-        "Equal energies mean that the rewards' gradients fluctuate equally (appendix).",
-        "math_main",
-        ("dara_sym",),
-        (BASELINE,),
-        "little",
-        "The gradient of each reward on its own, over batches.",
-        partial(measures.untested, reason="runs log the norm of the whole gradient, not that of each reward"),
-    ),
-)
+    Each is set against GDPO and against both forms of DARA, where the experiment has them: the crossing of the sparse
+    reward, the final scores, and the share of the sparse reward in the energy of what the method contributes.
+    """
+    alone, found = replace(sources, published={}), {}
+    for name, view in sources.runs.items():
+        for method, baseline in compared_pairs(view.methods):
+            if method in PAPER_METHODS:
+                continue
+            claims = list(
+                _differences(view, Claim(experiment=name, methods=(method,), baselines=(baseline,), rule="either"))
+            )
+            rows = [(claim, row) for claim in claims for row in compare(alone, claim)]
+            # What no run has is said once.
+            found.setdefault(name, []).extend(row for claim, row in rows if row.shown or claim is claims[0])
+    return found
+
+
+def _differences(view: RunsView, base: Claim) -> Iterator[Claim]:
+    """Yield what is compared of a method that the paper does not have."""
+    reward, thresholds = view.experiment.sparse_reward, view.experiment.thresholds
+    if reward in thresholds:
+        kind, level = HEADLINE.get(reward, ("stable",))[0], headline_threshold(reward, thresholds[reward])
+        yield base.model_copy(update={"measure": kind, "of": reward, "level": level})
+    for metric, title in SCORES[view.experiment.task].items():
+        yield base.model_copy(update={"measure": "score", "of": metric, "title": title})
+    yield base.model_copy(update={"measure": "energy_share", "of": reward})
+
+
+def compare(sources: Sources, claim: Claim) -> Iterator[Row]:
+    """Yield a row a pair of methods and setting in which both are planned; of a claim on group sizes, a method."""
+    view, published = sources.runs.get(claim.experiment), sources.published.get(claim.experiment)
+    measure = MEASURES.get(claim.measure)
+
+    if not claim.baselines:
+        for method in claim.methods:
+            yield from _over_sizes(
+                sources, claim, method, (published and measure.published(published, claim, method)) or UNKNOWN
+            )
+        return
+    for pair in _pairs(claim):
+        what = " against ".join(map(sources.label, pair))
+        if measure and (title := claim.title or measure.title.format(of=claim.of, level=number(claim.level))):
+            what = f"{what}, {title}"
+        planned = [
+            one for one in (view.settings if view and measure else ()) if all(view.planned(m, one) for m in pair)
+        ]
+        for setting in planned:
+            absent = _absent(sources, view, pair, setting)
+            finding = None if absent else measure.runs(view, claim, pair, setting)
+            place, shown = f"{what}; {name_of(setting, view.settings)}", _shown(view, measure) if finding else ""
+            finding = finding or untested(absent or measure.lacking)
+            yield Row(pair[0], place, _paper(published, claim, pair, setting.group_size), finding, shown)
+        if not planned:
+            yield Row(pair[0], what, _paper(published, claim, pair, None), untested(claim.untested or NO_RUNS))
+
+
+def _paper(view: PublishedView | None, claim: Claim, pair: Pair, group_size: int | None) -> str:
+    """Return the paper's numbers for a pair; where it has several group sizes, of one only (None: of all)."""
+    settings, texts = (view.settings if view and claim.measure else ()), []
+    several = len({setting.group_size for setting in settings}) > 1
+    for setting in settings:
+        if not several or group_size in (None, setting.group_size):
+            model = read_claims().models.get(setting.model, setting.model)
+            model = f"{model}, G = {setting.group_size}" if several else model
+            texts += [
+                text.format(model=model) for text in MEASURES[claim.measure].published(view, claim, pair, setting)
+            ]
+    return "; ".join(texts) or UNKNOWN
+
+
+def _over_sizes(sources: Sources, claim: Claim, method: str, paper: str) -> list[Row]:
+    """Compare the largest group size of a method with its smallest, in each place that has several."""
+    view, label, measure = sources.runs.get(claim.experiment), sources.label(method), MEASURES[claim.measure]
+    places: dict[str, list[Setting]] = {}
+    for setting in view.settings if view else ():
+        places.setdefault(name_of(setting._replace(group_size=None), view.settings), []).append(setting)
+    rows = []
+    for place, settings in places.items():
+        if found := measure.runs(view, claim, method, settings):
+            high, low, finding = found
+            rows.append(
+                Row(method, f"{label}, G = {high} against {low}; {place}", paper, finding, _shown(view, measure))
+            )
+    return rows or [Row(method, label, paper, untested(ONE_SIZE))]
+
+
+def _pairs(claim: Claim) -> list[Pair]:
+    """Return the pairs that a claim compares; with fixed weights each method has its own baseline."""
+    every = [(method, baseline) for method in claim.methods for baseline in claim.baselines]
+    return [pair for pair in every if pair[1] not in FIXED.values() or FIXED[pair[0]] == pair[1]]
+
+
+def _absent(sources: Sources, view: RunsView, pair: Pair, setting: Setting) -> str:
+    """Return which of two methods have no run in a setting, as a reason; empty where both have."""
+    there = set(view.selection.of_setting(view.selection.present, setting)["method"])
+    labels = [sources.label(method) for method in pair if method not in there]
+    return f"no runs of {' and '.join(labels)} here" if labels else ""
+
+
+def _shown(view: RunsView, measure: Measure) -> str:
+    """Return the table of an experiment that has a number, or the frame where the preset does not draw that table."""
+    names = [f"tables/{name}.md" for name, module in view.experiment.tables.items() if module == measure.table]
+    return names[0] if names else f"data/{measure.frame}.csv"

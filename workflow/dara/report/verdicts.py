@@ -1,18 +1,23 @@
-"""The verdict on a claim of the paper, and the rules that give it. The report prints the text of each rule."""
+"""The verdicts: on a difference by the rule of its claim, and on the formulas that must hold at every step."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
+import numpy as np
+import pandas as pd
+
 from dara.analysis.compare import Difference
-from dara.analysis.intervals import LEVEL
+from dara.analysis.tables.cells import MISSING, number
+from dara.analysis.view_runs import RunsView
 
 
 class Verdict(StrEnum):
-    """What our runs say about a claim, the worst for it first; and about a difference that nobody claimed."""
+    """What the runs say about a claim, the worst for it first; and about a difference that nobody claimed."""
 
     NOT_REPRODUCED = "not reproduced"
     PARITY = "parity"
@@ -34,6 +39,14 @@ class Judgement(NamedTuple):
     reason: str
 
 
+class Finding(NamedTuple):
+    """A measured number with its interval, what is behind it (parts between semicolons), and the judgement on it."""
+
+    value: str
+    detail: str
+    judgement: Judgement
+
+
 Rule = Literal["less", "more", "little", "not_worse", "either"]
 
 PAIRS = 3
@@ -48,46 +61,15 @@ MARGIN_SHARE = 0.2
 TOLERANCE = 1e-4
 """Relative deviation that still counts as equal where a formula holds up to the 1e-6 in the z-score."""
 
-_INTERVAL = f"the {100 * LEVEL:g} % interval of the mean difference"
-_DIFFERS = (
-    f"Reproduced: {_INTERVAL} lies on the claimed side of 0. Not reproduced: it lies on the other side. Parity: it "
-    "contains 0 and lies within the margin. Else not decidable at this n."
-)
-RULES: dict[Rule, str] = {
-    "less": _DIFFERS,
-    "more": _DIFFERS,
-    "little": (
-        f"Reproduced: {_INTERVAL} lies within the margin. Not reproduced: it excludes 0 and its middle is beyond the "
-        "margin. Else not decidable at this n."
-    ),
-    "not_worse": (
-        f"Reproduced: {_INTERVAL} lies above minus the margin; that it contains 0 is not enough, because few runs "
-        "always manage that. Not reproduced: it lies below 0 and reaches below minus the margin. Else not decidable "
-        "at this n."
-    ),
-    "either": (
-        f"Lower or higher: {_INTERVAL} excludes 0. Parity: it contains 0 and lies within the margin. Else not "
-        "decidable "
-        "at this n."
-    ),
-}
-"""How a comparison is judged; by the name that a claim gives."""
-
-COMMON = (
-    f"Differences are over pairs of runs with the same seed, with Student's t interval; with fewer than {PAIRS} pairs "
-    "nothing is decidable. Where there is one run a method, as in the paper, a score has the bootstrap interval over "
-    "the questions of that pair, and a verdict by it says so; a crossing has none. A run that does not cross counts as "
-    "the last step at which a crossing could be seen; with such a run there is no parity, and no little difference. "
-    f"Margins: {100 * MARGIN_SHARE:g} % of the baseline's steps, density or score, of scores at most "
-    f"{100 * SCORE_MARGIN:g} percentage points. A claim has one verdict for each method that it "
-    "names: that of its worst comparison (not reproduced, parity, not decidable, reproduced), of those that could be "
-    "made."
-)
-
 
 def share_margin(baseline: float) -> float:
-    """The margin of a score or another share: next to a baseline of 0.6 %, two points would make anything parity."""
+    """Return the margin of a share: next to a baseline of 0.6 %, two points would make anything parity."""
     return min(SCORE_MARGIN, MARGIN_SHARE * baseline)
+
+
+def untested(reason: str) -> Finding:
+    """Return the finding where nothing was measured."""
+    return Finding(MISSING, "", Judgement(Verdict.NOT_TESTED, reason))
 
 
 def judge(rule: Rule, found: Difference, margin: float) -> Judgement:
@@ -95,12 +77,11 @@ def judge(rule: Rule, found: Difference, margin: float) -> Judgement:
     if math.isnan(found.value):
         return Judgement(Verdict.NOT_TESTED, "no pair of runs to compare here")
     if found.over == "seeds" and found.pairs < PAIRS:
-        return Judgement(
-            Verdict.NOT_DECIDABLE, f"{_side(rule, found.value)}; {_pairs(found.pairs)}, {PAIRS} are needed"
-        )
+        pairs = f"{found.pairs} {'pair' if found.pairs == 1 else 'pairs'} of runs"
+        return Judgement(Verdict.NOT_DECIDABLE, f"{_side(rule, found.value)}; {pairs}, {PAIRS} are needed")
     if found.over == "questions" and found.low == found.high == 0:
         return Judgement(Verdict.NOT_DECIDABLE, "no question differs, so the interval over questions has no width")
-    verdict, reason = _BY_INTERVAL[rule](found, margin, rule)
+    verdict, reason = _by_interval(rule, found, margin)
     return Judgement(verdict, f"{reason} (over questions, one run each)" if found.over == "questions" else reason)
 
 
@@ -114,74 +95,119 @@ def judge_exact(worst: float, steps: int) -> Judgement:
 
 
 def overall(judgements: Sequence[Judgement]) -> Judgement:
-    """The verdict on a claim from those on its comparisons: the worst of those that could be made."""
-    tested = [found for found in judgements if found.verdict is not Verdict.NOT_TESTED]
-    if not tested:
-        reasons = dict.fromkeys(reason for _, reason in judgements)
-        return Judgement(Verdict.NOT_TESTED, "; ".join(reasons))
-    worst = min((verdict for verdict, _ in tested), key=OF_CLAIMS.index)
+    """Return the verdict on a claim from those on its comparisons: the worst of those that could be made."""
+    counts = Counter(found.verdict for found in judgements)
+    worst = next(verdict for verdict in OF_CLAIMS if counts[verdict])
+    if worst is Verdict.NOT_TESTED:
+        return Judgement(worst, "; ".join(dict.fromkeys(reason for _, reason in judgements)))
     if len(judgements) == 1:
         return judgements[0]
-    counts = [
-        f"{count} {verdict}"
-        for verdict in OF_CLAIMS
-        if (count := sum(found.verdict is verdict for found in judgements))
+    parts = [f"{counts[verdict]} {verdict}" for verdict in OF_CLAIMS if counts[verdict]]
+    return Judgement(worst, f"of {len(judgements)} comparisons {', '.join(parts)}")
+
+
+def _by_interval(rule: Rule, found: Difference, margin: float) -> Judgement:
+    """Judge by where the interval lies: the first of its rule's cases that holds."""
+    low, high = found.low, found.high
+    within, zero = -margin <= low and high <= margin, low <= 0 <= high
+    claimed, side = (high < 0) == (rule == "less"), Verdict.HIGHER if low > 0 else Verdict.LOWER
+    cases = {
+        "little": [
+            (within, Verdict.REPRODUCED, "the interval lies within the margin"),
+            (not zero and abs(found.value) > margin, Verdict.NOT_REPRODUCED, "it differs by more than the margin"),
+            (True, Verdict.NOT_DECIDABLE, "the interval reaches beyond the margin"),
+        ],
+        "not_worse": [
+            (low > -margin, Verdict.REPRODUCED, "the interval lies above minus the margin"),
+            (high < 0, Verdict.NOT_REPRODUCED, "lower: the interval is below 0 and reaches below minus the margin"),
+            (True, Verdict.NOT_DECIDABLE, "the interval contains 0 and reaches below minus the margin"),
+        ],
+    }
+    beyond = f"{_side(rule, found.value)}; the interval contains 0 and reaches beyond the margin"
+    differs = [
+        (zero and within, Verdict.PARITY, "the interval contains 0 and lies within the margin"),
+        (zero, Verdict.NOT_DECIDABLE, beyond),
+        (rule == "either", side, "the interval excludes 0"),
+        (claimed, Verdict.REPRODUCED, "the interval excludes 0 on the claimed side"),
+        (True, Verdict.NOT_REPRODUCED, "the opposite: the interval excludes 0 on the other side"),
     ]
-    return Judgement(worst, f"of {len(judgements)} comparisons {', '.join(counts)}")
-
-
-def _claimed(found: Difference, margin: float, rule: Rule) -> Judgement:
-    if found.low <= 0 <= found.high:
-        return _no_side(found, margin, rule)
-    if (found.high < 0) == (rule == "less"):
-        return Judgement(Verdict.REPRODUCED, "the interval excludes 0 on the claimed side")
-    return Judgement(Verdict.NOT_REPRODUCED, "the opposite: the interval excludes 0 on the other side")
-
-
-def _either(found: Difference, margin: float, rule: Rule) -> Judgement:
-    if found.low <= 0 <= found.high:
-        return _no_side(found, margin, rule)
-    return Judgement(Verdict.HIGHER if found.low > 0 else Verdict.LOWER, "the interval excludes 0")
-
-
-def _no_side(found: Difference, margin: float, rule: Rule) -> Judgement:
-    """Judge an interval that contains 0."""
-    if -margin <= found.low and found.high <= margin:
-        return Judgement(Verdict.PARITY, "the interval contains 0 and lies within the margin")
-    reason = f"{_side(rule, found.value)}; the interval contains 0 and reaches beyond the margin"
-    return Judgement(Verdict.NOT_DECIDABLE, reason)
-
-
-def _little(found: Difference, margin: float, rule: Rule) -> Judgement:
-    if -margin <= found.low and found.high <= margin:
-        return Judgement(Verdict.REPRODUCED, "the interval lies within the margin")
-    if not found.low <= 0 <= found.high and abs(found.value) > margin:
-        return Judgement(Verdict.NOT_REPRODUCED, "it differs by more than the margin")
-    return Judgement(Verdict.NOT_DECIDABLE, "the interval reaches beyond the margin")
-
-
-def _not_worse(found: Difference, margin: float, rule: Rule) -> Judgement:
-    if found.low > -margin:
-        return Judgement(Verdict.REPRODUCED, "the interval lies above minus the margin")
-    if found.high < 0:
-        return Judgement(Verdict.NOT_REPRODUCED, "lower: the interval is below 0 and reaches below minus the margin")
-    return Judgement(Verdict.NOT_DECIDABLE, "the interval contains 0 and reaches below minus the margin")
-
-
-_BY_INTERVAL = {"less": _claimed, "more": _claimed, "little": _little, "not_worse": _not_worse, "either": _either}
+    return next(Judgement(verdict, reason) for holds, verdict, reason in cases.get(rule, differs) if holds)
 
 
 def _side(rule: Rule, value: float) -> str:
+    """Describe the sign of a difference that decides nothing."""
+    if value == 0:
+        return "no difference"
     if rule in ("less", "more"):
-        return (
-            "no difference"
-            if value == 0
-            else "on the claimed side"
-            if (value < 0) == (rule == "less")
-            else "on the other side"
-        )
-    return "lower" if value < 0 else "higher" if value > 0 else "no difference"
+        return "on the claimed side" if (value < 0) == (rule == "less") else "on the other side"
+    return "lower" if value < 0 else "higher"
 
 
-def _pairs(count: int) -> str:
-    return f"{count} {'pair' if count == 1 else 'pairs'} of runs"
+# --- formulas: where one does not hold, the code is wrong ------------------------------------------------------------
+
+
+def balanced_energy(view: RunsView) -> Finding | None:
+    """Compare the energies that DARA-Sym contributes, where every reward is active and no weight is at its cap."""
+    energies = _energies(view, "dara_sym")
+    if energies.empty:
+        return None
+    by_step = energies.groupby(["run_id", "step"])
+    smallest, largest = by_step["contributed"].min(), by_step["contributed"].max()
+    active, capped = by_step["density"].min() > 0, by_step["capped"].any()
+    ratio = (smallest / largest.where(largest > 0))[active]
+    free, bound = ratio[~capped[active]], ratio[capped[active]]
+    worst = float((1 - free).abs().max()) if len(free) else 0.0
+    detail = f"the cap binds at {len(bound)} of {len(ratio)} steps"
+    detail += f"; the ratio there: median {number(float(bound.median()), 2)}" if len(bound) else ""
+    text = f"1 ± {_tiny(worst)} at {len(free):,} steps" if len(free) else MISSING
+    return Finding(text, detail, judge_exact(worst, len(free)))
+
+
+def bounded_energy(view: RunsView) -> Finding | None:
+    """Compare the energies that DARA-Asym contributes with those of its z-scores and the weights."""
+    energies = _energies(view, "dara_asym")
+    energies = energies[(energies["energy"] > 0) & energies["weight"].notna()]
+    if energies.empty:
+        return None
+    low, high = energies["energy"], energies["energy"] * energies["weight"] ** 2
+    below, above = (low - energies["contributed"]) / low, (energies["contributed"] - high) / high
+    worst = max(0.0, float(below.max()), float(above.max()))
+    inside = int(((below <= TOLERANCE) & (above <= TOLERANCE)).sum())
+    raised = energies["weight"] > 1 + TOLERANCE
+    place = ((energies["contributed"] - low) / (high - low).where(raised))[raised]
+    detail = f"at a share {number(float(place.median()), 2)} of the way to w² E (median)" if len(place) else ""
+    text = f"inside at {inside:,} of {len(energies):,} steps and rewards"
+    return Finding(text, detail, judge_exact(worst, len(energies)))
+
+
+def energy_of_density(view: RunsView) -> Finding | None:
+    """Compare the energies of the z-scores of all runs with B pi (G - 1)."""
+    energies, curves = _energies(view, None), view.frames["training_curves"]
+    groups = curves.loc[curves["metric"] == "groups", ["run_id", "step", "value"]]
+    energies = energies.merge(groups.rename(columns={"value": "groups"}), on=["run_id", "step"])
+    if energies.empty:
+        return None
+    expected = energies["groups"] * energies["density"] * (energies["group_size"] - 1)
+    # Without an active group both are 0, and a deviation would be relative to nothing.
+    worst = float(((energies["energy"] - expected).abs() / expected.where(expected > 0, 1.0)).max())
+    text = f"largest deviation {_tiny(worst)} at {len(energies):,} steps and rewards"
+    return Finding(text, "", judge_exact(worst, len(energies)))
+
+
+def _energies(view: RunsView, method: str | None) -> pd.DataFrame:
+    """The rows of the frame energies, with sums over the signs and whether the weight is at its cap."""
+    runs = view.selection.present
+    runs = runs if method is None else runs[runs["method"] == method]
+    rows = view.frames["energies"]
+    rows = rows[rows["run_id"].isin(runs["run_id"])].copy()
+    rows["energy"] = rows["energy_pos"] + rows["energy_neg"]
+    rows["contributed"] = rows["contributed_pos"] + rows["contributed_neg"]
+    densest = rows.groupby(["run_id", "step"])["density"].transform("max")
+    wanted = np.sqrt(densest / rows["density"].where(rows["density"] > 0))
+    rows["capped"] = wanted > rows["weight"] * (1 + 1e-9)
+    return rows
+
+
+def _tiny(value: float) -> str:
+    """A small deviation, as short as it can be read: 0, or 3e-6."""
+    return "0" if value == 0 else f"{value:.0e}".replace("e-0", "e-")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def collect(arguments: argparse.Namespace) -> None:
     """Gather runs and training curves into tidy frames."""
-    from dara.analysis import collect as collect_frames
+    from dara.analysis.collect import collect as collect_frames
 
     flow = _workflow(arguments)
     collect_frames(flow.run_directories, flow.plan.experiments, flow.paths.frames, cached=flow.cached)
@@ -22,7 +22,7 @@ def collect(arguments: argparse.Namespace) -> None:
 
 def analyse(arguments: argparse.Namespace) -> None:
     """Compute checkpoint scores with intervals, crossings and energies."""
-    from dara.analysis import analyse as analyse_frames
+    from dara.analysis.collect import analyse as analyse_frames
 
     flow = _workflow(arguments)
     analyse_frames(

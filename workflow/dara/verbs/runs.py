@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dara.engines import ENGINES
 from dara.files import read_json
 from dara.manifests import (
     check_inputs,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from dara.config import Resources
     from dara.data.hub import Fetch
     from dara.specs import RunSpec
-    from dara.training.deadline import Deadline
+    from dara.training.stopping import Deadline
 
 STARTED = time.monotonic()  # of the process, near enough: a time limit counts from here
 
@@ -77,12 +78,13 @@ def train(arguments: argparse.Namespace) -> None:
     if arguments.dry_run:
         print(_command_line(spec, resources, arguments))
         return
-    if spec.engine == "openrlhf" and arguments.environment:
+    engine = ENGINES[spec.engine]
+    if engine.program and arguments.environment:
         _continue_in(arguments.root / arguments.environment)
-    from dara.training.lifecycle import Job
+    from dara.training.run import RunInputs
 
     check_inputs(spec, _needed(arguments, "data"), _needed(arguments, "model"))
-    job = Job(
+    inputs = RunInputs(
         data_dir=_needed(arguments, "data").parent,
         model_dir=model_directory(_needed(arguments, "model")),
         scratch=_needed(arguments, "scratch"),
@@ -92,14 +94,7 @@ def train(arguments: argparse.Namespace) -> None:
         trackers=tuple(name for name in arguments.trackers.split(",") if name),
         deadline=_deadline(arguments),
     )
-    if spec.engine == "openrlhf":
-        from dara.training.openrlhf.engine import train as train_with_openrlhf
-
-        train_with_openrlhf(spec, job, resources=resources, ray_address=arguments.ray_address)
-    else:
-        from dara.training.trl import train as train_with_trl
-
-        train_with_trl(spec, job)
+    engine.train(spec, inputs, resources=resources, ray_address=arguments.ray_address)
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
@@ -226,23 +221,18 @@ def _deadline(arguments: argparse.Namespace) -> Deadline | None:
         return None
     if arguments.minutes is None:
         raise ValueError("--minutes is missing: --time-limit enforced needs the time limit of this job")
-    from dara.training.deadline import Deadline
+    from dara.training.stopping import Deadline
 
     return Deadline.of(arguments.minutes, STARTED)
 
 
 def _command_line(spec: RunSpec, resources: Resources, arguments: argparse.Namespace) -> str:
-    """What the engine would be started with."""
+    """Return what the engine would be started with."""
     from dara.runs import run_id
-
-    if spec.engine != "openrlhf":
-        raise ValueError(f"engine {spec.engine} has no command line of its own: it runs in this process; use openrlhf")
-    from dara.training.openrlhf.command import command_line, shell_text
 
     output = (arguments.scratch or Path(".scratch")) / run_id(spec) / "openrlhf"
     model = model_directory(arguments.model) if arguments.model else Path(f"<{spec.model.name}>")
-    files = {"prompts": output / "prompts.jsonl", "reward_file": output / "reward.py"}
-    return shell_text(command_line(spec, resources, model=model, output=output, resume=False, **files))
+    return ENGINES[spec.engine].command_text(spec, resources, model=model, output=output)
 
 
 def _read(kind: Any, path: Path) -> Any:

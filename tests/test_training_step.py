@@ -1,13 +1,15 @@
-"""Schema 1 of the metrics, on the toy batch of the paper's first figure."""
+"""A step: the rewards of a sample, and schema 1 of the metrics on the toy batch of the paper's first figure."""
 
 import dataclasses
+import math
+import pickle
 
 import pytest
 import torch
 
 from dara.analysis.energy import energies
 from dara.methods import load_method
-from dara.training.metrics import ENGINE_METRICS, all_finite, metric_names, step_metrics
+from dara.training.step import ENGINE_METRICS, RewardError, metric_names, score_sample, step_metrics
 
 NAMES = ("correctness", "format")
 LENGTHS = torch.arange(16).view(4, 4) + 1
@@ -63,8 +65,6 @@ def test_toy_batch(rewards):
         **ENGINE,
     }
     assert {name: line[name] for name in expected} == pytest.approx(expected, rel=1e-5, abs=2e-5)
-    assert all_finite(line)
-    assert not all_finite({"kl": float("nan")})
 
 
 def test_symmetric_weights_balance_the_energies(rewards):
@@ -99,9 +99,7 @@ def test_reward_means_are_those_of_the_pool_before_filtering(rewards):
 
 def test_the_kl_from_the_base_model_is_there_where_the_engine_gives_it(rewards):
     line = line_of(rewards, engine={**ENGINE, "kl_reference": 0.25})
-    assert line["kl_reference"] == 0.25
-    assert list(line)[:-1] == list(line_of(rewards))
-    assert "kl_reference" not in line_of(rewards)
+    assert line == line_of(rewards) | {"kl_reference": 0.25}
 
 
 @pytest.mark.parametrize(
@@ -112,14 +110,51 @@ def test_the_kl_from_the_base_model_is_there_where_the_engine_gives_it(rewards):
         ({"pool_lengths": torch.ones(4, 3)}, r"pool_lengths is \(4, 3\); it must be \(4, 4\)"),
         ({"pool_rewards": torch.zeros(4, 4, 3)}, r"pool_rewards is \(4, 4, 3\)"),
         ({"filtered": {"kl": 1.0}}, "'kl' is the name of a metric"),
+        ({"diagnostics": {"entropy": 3.0}}, "diagnostic 'entropy' is the name of a metric of every step; rename it"),
     ],
 )
 def test_what_does_not_fit_is_an_error(rewards, changes, message):
+    if "diagnostics" in changes:
+        changes = {"output": dataclasses.replace(load_method("gdpo")(rewards), **changes)}
     with pytest.raises(ValueError, match=message):
         line_of(rewards, **changes)
 
 
-def test_a_diagnostic_cannot_replace_a_metric(rewards):
-    output = dataclasses.replace(load_method("gdpo")(rewards), diagnostics={"entropy": 3.0})
-    with pytest.raises(ValueError, match="'entropy' is the name of a metric of every step"):
-        line_of(rewards, output=output)
+# --- the rewards of a sample ------------------------------------------------------------------------------------------
+
+
+def scored(response: str, n_tokens: int, reference: str = "36") -> dict[str, float]:
+    sample = {"prompt_id": "p3", "prompt": "<user>solve 33+3</user>\n", "reference": reference}
+    names, params = ("correctness", "length"), {"length": {"limit": 4}}
+    return score_sample("math", names, params, **sample, response=response, n_tokens=n_tokens)
+
+
+def test_rewards_by_name_in_order():
+    assert scored("so \\boxed{36}", 4) == {"correctness": 1.0, "length": 1.0}
+    assert scored("so \\boxed{36}", 5) == {"correctness": 1.0, "length": 0.0}
+    assert list(scored("", 1)) == ["correctness", "length"]
+
+
+def test_error_of_a_reward_names_the_sample_and_survives_the_way_between_processes():
+    with pytest.raises(RewardError) as caught:
+        scored("my answer", 3, reference=" ")
+    text = str(caught.value)
+    assert text.startswith("the rewards correctness, length failed (ValueError: reference is blank (' ')")
+    assert "for prompt p3 ('<user>solve 33+3</user>\\n') and response 'my answer'" in text
+    assert "\n" not in text
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert isinstance(copy, ValueError)
+    assert str(copy) == text
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None])
+def test_value_that_is_no_number_is_an_error(monkeypatch, value):
+    monkeypatch.setattr("dara.training.step.score", lambda *_, **__: [1.0, value])
+    with pytest.raises(RewardError, match=f"reward length is {value}, not a number, for prompt p3"):
+        scored("x", 1)
+
+
+def test_long_response_is_shown_by_its_ends():
+    with pytest.raises(RewardError, match=r"'begin.*end' \(50008 characters\)") as caught:
+        scored("begin" + "x" * 50_000 + "end", 3, reference="")
+    assert len(str(caught.value)) < 2000

@@ -1,6 +1,8 @@
-"""Dynamic filtering: which groups vary, how large a round is, what a step takes, and where the data stands after it."""
+"""Prompts with their labels, dynamic filtering, and how samples are divided among the updates and the GPUs."""
 
+import json
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -8,8 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dara.specs import Filter
-from dara.training.openrlhf.filtering import TooFewGroupsError, collect, next_round, varies
-from dara.training.openrlhf.labels import Label, consumed
+from dara.training.openrlhf.launch import prompt_file
+from dara.training.openrlhf.rollouts import (
+    Label,
+    PromptLoader,
+    TooFewGroupsError,
+    collect,
+    consumed,
+    next_round,
+    shard_samples,
+    varies,
+)
+from dara.training.run import read_rows, training_rows
+from training_tiny import PROBLEMS, tiny_spec
 
 EQUAL = (1.0, 1.0)
 """Weights of two rewards."""
@@ -46,31 +59,18 @@ def positions(pool) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("rewards", "by_sum", "by_any"),
-    [
-        ([[1, 0], [0, 0]], True, True),
-        ([[1, 0], [0, 1]], False, True),  # both rewards vary, and cancel
-        ([[1, 1], [1, 1]], False, False),
-        ([[0.3, 0.0]] * 6, False, False),  # a float32 standard deviation is not 0 here
-        ([[0.1, 0.0]] * 3, False, False),
-        ([[0, 0]] + [[0.95, 0]] * 7, True, True),
-        ([[1.0, 0], [1.00001, 0]], True, True),
-        ([[1.0, 0], [np.nextafter(1.0, 2.0), 0]], True, True),
-        ([[0.5], [0.5]], False, False),
-        ([[0.5], [0.25]], True, True),
-        ([[0, 1, 2], [1, 2, 0], [2, 0, 1]], False, True),
-    ],
-)
-def test_a_group_varies(rewards, by_sum, by_any):
-    values = np.array(rewards, dtype=np.float64)
-    equal = [1.0] * values.shape[1]
-    assert varies(values, "sum_varies", equal) is by_sum
-    assert varies(values, "any_reward_varies", equal) is by_any
-
-
-@pytest.mark.parametrize(
     ("rewards", "weights", "by_sum", "by_any"),
     [
+        ([[1, 0], [0, 0]], None, True, True),
+        ([[1, 0], [0, 1]], None, False, True),  # both rewards vary, and cancel
+        ([[1, 1], [1, 1]], None, False, False),
+        ([[0.3, 0.0]] * 6, None, False, False),  # a float32 standard deviation is not 0 here
+        ([[0.1, 0.0]] * 3, None, False, False),
+        ([[0, 0]] + [[0.95, 0]] * 7, None, True, True),
+        ([[1.0, 0], [np.nextafter(1.0, 2.0), 0]], None, True, True),
+        ([[0.5], [0.5]], None, False, False),
+        ([[0.5], [0.25]], None, True, True),
+        ([[0, 1, 2], [1, 2, 0], [2, 0, 1]], None, False, True),
         ([[1, 0], [1, 1]], [1, 0], False, False),  # only a reward of weight 0 varies
         ([[1, 0], [0, 1]], [1, 0], True, True),
         ([[1, 0], [0, 0]], [0, 0], False, False),
@@ -81,6 +81,7 @@ def test_a_group_varies(rewards, by_sum, by_any):
 )
 def test_a_group_varies_by_what_the_rewards_weigh(rewards, weights, by_sum, by_any):
     values = np.array(rewards, dtype=np.float64)
+    weights = weights or [1.0] * values.shape[1]
     assert varies(values, "sum_varies", weights) is by_sum
     assert varies(values, "any_reward_varies", weights) is by_any
 
@@ -112,14 +113,15 @@ def test_without_a_filter_each_group_is_kept():
     source = Source(lambda p: False)
     pool = collect(source.draw, 4, None, EQUAL)
     assert (positions(pool), pool.metrics, source.sizes) == ([0, 1, 2, 3], {}, [4])
-    assert pool.rewards.shape == (4, 2, 2)
+    with pytest.raises(ValueError, match="4 prompts were to be drawn, but 3 groups came back"):
+        collect(lambda n: source.draw(n)[:-1], 4, None, EQUAL)
 
 
 def test_surplus_groups_are_dropped_in_the_order_of_the_prompts():
     source = Source(lambda p: p != 1)
     pool = collect(source.draw, 4, rule(6), EQUAL)
     assert positions(pool) == [0, 2, 3, 4]
-    assert pool.rewards.shape == (6, 2, 2), "the pool is what was generated, not what is kept"
+    assert len(pool.groups) == 6, "the pool is what was generated, not what is kept"
     assert pool.metrics == {
         "filter/num_gen_batches": 1.0,
         "filter/informative_groups_collected": 5.0,
@@ -139,18 +141,19 @@ def test_later_rounds_fill_the_step():
     assert pool.metrics["filter/acceptance"] == 5 / 9
 
 
-def test_acceptance_is_that_of_all_rounds_before():
-    source = Source(lambda p: p < 20 or 40 <= p < 44)
+@pytest.mark.parametrize(
+    ("informative", "prompts", "candidates", "world_size", "sizes"),
+    [
+        # of all rounds before: 8 / (20/40) * 1.25 = 20; 4 / (24/60) * 1.25 = 12.5
+        (lambda p: p < 20 or 40 <= p < 44, 28, 40, 1, [40, 20, 13]),
+        (lambda p: p % 10 == 0, 8, 12, 8, [12, 12, 12]),  # none is larger than the first
+    ],
+)
+def test_rounds_go_by_the_acceptance(informative, prompts, candidates, world_size, sizes):
+    source = Source(informative)
     with pytest.raises(TooFewGroupsError):
-        collect(source.draw, 28, rule(40, rounds=3), EQUAL)
-    assert source.sizes == [40, 20, 13]  # 8 / (20/40) * 1.25 = 20; 4 / (24/60) * 1.25 = 12.5
-
-
-def test_no_round_is_larger_than_the_first():
-    source = Source(lambda p: p % 10 == 0)
-    with pytest.raises(TooFewGroupsError):
-        collect(source.draw, 8, rule(12, rounds=3), EQUAL, world_size=8)
-    assert source.sizes == [12, 12, 12]
+        collect(source.draw, prompts, rule(candidates, rounds=3), EQUAL, world_size=world_size)
+    assert source.sizes == sizes
 
 
 def test_a_short_step_is_an_error_with_counts_and_a_remedy():
@@ -162,11 +165,6 @@ def test_a_short_step_is_an_error_with_counts_and_a_remedy():
         "step 7: the sum of the rewards varies in only 1 of the 12 groups of 2 round(s), and 4 are needed: "
         "raise filter.max_rounds (2) or filter.candidate_prompts (6), or train with fewer prompts_per_step"
     )
-
-
-def test_a_source_that_gives_less_is_an_error():
-    with pytest.raises(ValueError, match="4 prompts were to be drawn, but 3 groups came back"):
-        collect(lambda n: Source(bool).draw(n)[:-1], 4, None, EQUAL)
 
 
 @given(
@@ -202,18 +200,15 @@ def test_a_filtered_step(pattern, prompts, extra, rounds, world_size, criterion)
     assert len(kept) == prompts
     assert all(varies(pool.groups[i].rewards, criterion, EQUAL) for i in pool.kept)
     assert kept == [p for p in range(sum(taken)) if teaches[p % len(pattern)]][:prompts], "the first, in order"
-    assert pool.rewards.shape == (sum(taken), 2, 2)
-    assert all(pool.groups[i].rewards.shape == (2, 2) for i in pool.kept)
     assert pool.metrics["filter/prompts_generated_total"] == sum(taken) == len(pool.groups)
 
 
-# --- the data position ------------------------------------------------------------------------------------------------
+# --- prompts and their position ---------------------------------------------------------------------------------------
 
 
 def test_position_follows_from_the_metrics():
-    unfiltered = [{"step": 1}, {"step": 2}]
     assert consumed([], 4) == 0
-    assert consumed(unfiltered, 4) == 8
+    assert consumed([{"step": 1}, {"step": 2}], 4) == 8
     filtered = [{"filter/prompts_generated_total": 9.0}, {"filter/prompts_generated_total": 6.0}]
     assert consumed(filtered, 4) == 15
 
@@ -247,3 +242,47 @@ def test_seed_of_a_sample_depends_on_run_position_prompt_and_sample_alone():
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert label.sample_seed(0) == Label("p1", "another", 7, 100).sample_seed(0)
     assert Label("a", "", 0, 0).sample_seed(0) == 482575835829513722
+
+
+def test_label_survives_as_text_and_must_have_its_keys():
+    label = Label(id='a "b"', reference="<tool_call>\nß\n</tool_call>", position=3, seed=0)
+    assert Label.loads(label.dumps()) == label
+    for text in ('{"id": "a", "reference": "b"}', "[1]", '{"id": 1, "x": 2}'):
+        with pytest.raises(ValueError, match="it must be JSON with the keys"):
+            Label.loads(text)
+
+
+def test_the_loader_has_the_order_of_the_other_engine_and_can_start_anywhere(tmp_path):
+    path, spec = tmp_path / "output" / "prompts.jsonl", tiny_spec(engine="openrlhf", steps=8)
+    prompt_file(PROBLEMS, path)
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+    assert [line["input"] for line in lines] == [row["prompt"] for row in PROBLEMS], "each once, in order"
+    expected = training_rows(PROBLEMS, spec)
+    for start in (0, 5, 12, 25):
+        loader = PromptLoader(path, spec.seed, sampler_seed=7, start=start)
+        for position, (sources, [prompt], [label], images) in enumerate(islice(loader, 32 - start), start):
+            row = expected[position]
+            assert (sources, images, prompt) == (["default"], [None], row["prompt"])
+            assert Label.loads(label) == Label(row["id"], row["reference"], position, 7)
+
+
+def test_a_prompt_may_hold_any_character(tmp_path):
+    row = {"id": "é", "prompt": "one\u2028two\x85three\n", "reference": "\u2029"}
+    prompt_file([row], tmp_path / "prompts.jsonl")
+    _, [prompt], [label], _ = next(iter(PromptLoader(tmp_path / "prompts.jsonl", 0, 0)))
+    assert (prompt, Label.loads(label).reference) == (row["prompt"], row["reference"])
+    (tmp_path / "train.jsonl").write_text(4 * (json.dumps(row, ensure_ascii=False) + "\n"), encoding="utf-8")
+    assert read_rows(tmp_path / "train.jsonl", tiny_spec()) == 4 * [row]
+
+
+def test_updates_get_whole_groups_and_ranks_as_many_samples_each():
+    lengths = np.random.default_rng(0).integers(1, 100, 48).tolist()
+    shards = shard_samples(lengths, updates=3, ranks=4)
+    assert [len(shard) for shard in shards] == [12] * 4
+    for update in range(3):
+        samples = sorted(i for shard in shards for i in shard[4 * update : 4 * update + 4])
+        assert samples == list(range(16 * update, 16 * update + 16))
+        loads = [sum(lengths[i] for i in shard[4 * update : 4 * update + 4]) for shard in shards]
+        assert max(loads) < 1.5 * min(loads)
+    with pytest.raises(ValueError, match="48 responses cannot be dealt to 3 updates on 5 GPUs evenly"):
+        shard_samples(lengths, updates=3, ranks=5)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dara.training.policy import NotFiniteError, draw, left_pad, log_probs_and_entropies, sample
+from dara.training.sampling import NotFiniteError, draw, left_pad, log_probs_and_entropies, sample
 from training_tiny import PROBLEMS, tiny_model, tokenizer
 
 TOKENS = tokenizer()

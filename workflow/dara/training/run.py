@@ -1,7 +1,8 @@
-"""The life of a run, whatever engine trains it: lock it, resume it where it was interrupted, publish its results."""
+"""A run from its lock to its results, whatever engine trains it: resumed where it was interrupted, then published."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import logging.handlers
@@ -11,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -20,19 +20,18 @@ from dara.files import sha256
 from dara.runs import check_source, run_id
 from dara.store import HANDOVER_SECONDS, directory_lock, record_owner
 from dara.training import run_files
-from dara.training.deadline import Deadline, OutOfTime
-from dara.training.divergence import Divergence
 from dara.training.run_files import RunRecord
+from dara.training.stopping import Deadline, Divergence, OutOfTime
 
 log = logging.getLogger(__name__)
 
 MODEL_FILES = {".json", ".safetensors", ".jinja", ".txt", ".model"}
-LOG_BYTES = 10_000_000  # of train.log before it starts anew; one older part is kept
+LOG_BYTES = 10_000_000  # of train.log before another is begun; one older part is kept
 
 
 @dataclass(frozen=True)
-class Job:
-    """What the training of a run is given: nothing of it changes the run's results."""
+class RunInputs:
+    """What the training of a run is given besides its specification: nothing of it changes the run's results."""
 
     data_dir: Path
     """Prepared data (train.jsonl)."""
@@ -53,28 +52,26 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Start:
+class ResumePoint:
     """A run that is about to be trained from `record.steps` on."""
 
     spec: RunSpec
-    job: Job
+    inputs: RunInputs
     rows: list[dict[str, str]]  # the training prompts, each once
     directory: Path
     record: RunRecord
     started: float  # time.monotonic() at the start of the process's work
 
 
-class Steps(Protocol):
-    """An engine: makes the steps that are missing."""
-
-    def __call__(self, start: Start) -> tuple[RunRecord, Divergence | None]:
-        """The record with all steps, and how the run diverged (None: it did not). OutOfTime: the next job continues."""
+TrainSteps = Callable[[ResumePoint], tuple[RunRecord, Divergence | None]]
+"""Makes the steps that are missing. Returns the record with all steps, and how the run diverged (None: it did not).
+OutOfTime: the next job continues."""
 
 
 def train_run(
     spec: RunSpec,
-    steps: Steps,
-    job: Job,
+    train_steps: TrainSteps,
+    inputs: RunInputs,
     *,
     libraries: Sequence[str],
     last_resumable: Callable[[Path], int] = run_files.last_resumable,
@@ -90,52 +87,52 @@ def train_run(
     LockedError if another process trains this run, and OutOfTime where it stops before the deadline.
     """
     started = time.monotonic()
-    check_source(spec, job.methods_dir)
-    directory = job.scratch / run_id(spec)
+    check_source(spec, inputs.methods_dir)
+    directory = inputs.scratch / run_id(spec)
     with (
         directory_lock(directory, seconds=HANDOVER_SECONDS),
         _logging_into(directory / "train.log"),
         guard(directory),
     ):
-        record_owner(directory, job.out)
+        record_owner(directory, inputs.out)
         run_files.remove_unfinished(directory)
-        inputs = input_checksums(job)
-        run_files.check_inputs(directory, inputs)
+        sums = input_checksums(inputs)
+        run_files.check_inputs(directory, sums)
         done = last_resumable(directory)
         record = run_files.load(directory, done)
         divergence = None
         if done == spec.steps:
             log.info("%s is already trained in %s: published again", run_id(spec), directory)
         else:
-            rows = read_rows(job.data_dir / "train.jsonl", spec)
+            rows = read_rows(inputs.data_dir / "train.jsonl", spec)
             run_files.record_start(directory, done, libraries)
-            record, divergence = _trained(steps, Start(spec, job, rows, directory, record, started))
-        run_files.publish(job.out, directory, spec, record, inputs=inputs, divergence=divergence)
+            record, divergence = _trained(train_steps, ResumePoint(spec, inputs, rows, directory, record, started))
+        run_files.publish(inputs.out, directory, spec, record, inputs=sums, divergence=divergence)
 
 
-def _trained(steps: Steps, start: Start) -> tuple[RunRecord, Divergence | None]:
-    """What the engine makes; how it ends stands in the run's log too."""
+def _trained(train_steps: TrainSteps, point: ResumePoint) -> tuple[RunRecord, Divergence | None]:
+    """Return what the engine makes; log how it ends."""
     try:
-        record, divergence = steps(start)
+        record, divergence = train_steps(point)
     except OutOfTime as stop:
-        log.warning("%s | %s", title(start.spec), stop)
+        log.warning("%s | %s", title(point.spec), stop)
         raise
     except Exception as error:
         reason = (str(error).splitlines() or [""])[0]
-        log.error("%s | stopped by %s: %s", title(start.spec), type(error).__name__, reason)
+        log.error("%s | stopped by %s: %s", title(point.spec), type(error).__name__, reason)
         raise
     if divergence:
-        log.warning("%s | diverged in step %d: %s", title(start.spec), divergence.step, divergence.reason)
+        log.warning("%s | diverged in step %d: %s", title(point.spec), divergence.step, divergence.reason)
     return record, divergence
 
 
 def title(spec: RunSpec) -> str:
-    """A run's name in progress lines."""
+    """Return a run's name in progress lines."""
     return f"{spec.task} {spec.method.name} G={spec.group_size} seed {spec.seed}"
 
 
 def read_rows(path: Path, spec: RunSpec) -> list[dict[str, str]]:
-    """The training prompts {"id", "prompt", "reference"}; ValueError unless a step can have different ones."""
+    """Return the training prompts {"id", "prompt", "reference"}; ValueError unless a step can have different ones."""
     rows = [json.loads(line) for line in path.read_bytes().splitlines()]  # of bytes: a text may hold U+2028
     for number, row in enumerate(rows, 1):
         if set(row) != {"id", "prompt", "reference"}:
@@ -147,7 +144,7 @@ def read_rows(path: Path, spec: RunSpec) -> list[dict[str, str]]:
 
 
 def prompt_positions(rows: int, seed: int) -> Iterator[int]:
-    """Indices of rows without end: a random permutation, and a new one each time all rows are used up.
+    """Yield indices of rows without end: a random permutation, and a new one each time all rows are used up.
 
     It depends on `seed` and not on the method, so that paired runs see the same prompts.
     """
@@ -156,23 +153,29 @@ def prompt_positions(rows: int, seed: int) -> Iterator[int]:
         yield from rng.permutation(rows).tolist()
 
 
-def input_checksums(job: Job) -> dict[str, str]:
-    """Checksums of what a run trains on: the prompts, weights, tokenizer and settings of the base model.
+def training_rows(rows: list[dict[str, str]], spec: RunSpec) -> list[dict[str, str]]:
+    """Return the prompts of all steps of a run without a filter, in order: steps x prompts_per_step rows."""
+    needed = spec.steps * spec.prompts_per_step
+    return [rows[i] for i in itertools.islice(prompt_positions(len(rows), spec.seed), needed)]
+
+
+def input_checksums(inputs: RunInputs) -> dict[str, str]:
+    """Return checksums of what a run trains on: the prompts; weights, tokenizer and settings of the base model.
 
     Raises ValueError for a base model that is incomplete or not the one that its manifest names.
     """
-    files = sorted(path for path in job.model_dir.iterdir() if path.suffix in MODEL_FILES)
+    files = sorted(path for path in inputs.model_dir.iterdir() if path.suffix in MODEL_FILES)
     if not any(path.suffix == ".safetensors" for path in files):
-        raise ValueError(f"{job.model_dir} holds no *.safetensors: it is no complete checkpoint of a base model")
+        raise ValueError(f"{inputs.model_dir} holds no *.safetensors: it is no complete checkpoint of a base model")
     sums = {path.name: sha256(path) for path in files}
-    changed = sorted(name for name, expected in job.model_sums.items() if sums.get(name, expected) != expected)
-    missing = sorted(name for name in job.model_sums if not (job.model_dir / name).is_file())
+    changed = sorted(name for name, expected in inputs.model_sums.items() if sums.get(name, expected) != expected)
+    missing = sorted(name for name in inputs.model_sums if not (inputs.model_dir / name).is_file())
     if changed or missing:
         raise ValueError(
-            f"{job.model_dir} is not the base model that its manifest names: another or no "
+            f"{inputs.model_dir} is not the base model that its manifest names: another or no "
             f"{', '.join([*changed, *missing])}; delete that manifest to make the model again"
         )
-    return {"train.jsonl": sha256(job.data_dir / "train.jsonl"), **sums}
+    return {"train.jsonl": sha256(inputs.data_dir / "train.jsonl"), **sums}
 
 
 @contextmanager

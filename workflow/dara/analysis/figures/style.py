@@ -1,25 +1,27 @@
-"""What the figures share: the look of a method, curves with bands, axes, the legend outside the data."""
+"""What the figures share: a method's style, curves with bands, axes, the legend outside the data, and saving."""
 
 from __future__ import annotations
 
 import functools
 import textwrap
 from collections.abc import Callable, Container, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from dara.analysis.figures.render import STYLE
 from dara.analysis.view import View
-from dara.analysis.view_runs import no_numbers as no_numbers
 from dara.config import MethodEntry
 
+STYLE = Path(__file__).with_name("dara.mplstyle")
 PAGE_WIDTH = 7.0  # inches: two columns
 INK = "#333333"
 NOTE_WIDTH = 120  # characters of 7 pt on a page
@@ -28,7 +30,7 @@ LINESTYLES = ["-", (0, (5, 1.2)), (0, (8, 1, 2, 1)), (0, (9, 2)), (0, (1.2, 0.9)
 MARKERS = ["o", "s", "P", "D", "v", "^", "X", "<", ">", "*"]
 
 
-class Look(NamedTuple):
+class MethodStyle(NamedTuple):
     """Colour, line style and marker of a method, so that it can be told from the others without its colour."""
 
     color: str
@@ -36,10 +38,10 @@ class Look(NamedTuple):
     marker: str
 
 
-def look_of(method: str, methods: Mapping[str, MethodEntry]) -> Look:
-    """The look of `method`; line style and marker follow its row in `methods`, so that they are the same everywhere."""
+def style_of(method: str, methods: Mapping[str, MethodEntry]) -> MethodStyle:
+    """Return the style of `method`; line style and marker follow its row in `methods`, the same everywhere."""
     row = list(methods).index(method)
-    return Look(methods[method].color, LINESTYLES[row % len(LINESTYLES)], MARKERS[row % len(MARKERS)])
+    return MethodStyle(methods[method].color, LINESTYLES[row % len(LINESTYLES)], MARKERS[row % len(MARKERS)])
 
 
 def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
@@ -53,13 +55,13 @@ def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
     return wrapper
 
 
-def draw_band(axes: Axes, curve: pd.DataFrame, look: Look, *, marked: bool = False) -> None:
+def draw_band(axes: Axes, curve: pd.DataFrame, style: MethodStyle, *, marked: bool = False) -> None:
     """The middle of a curve of a view as a line, its band where it has one; `marked` puts a marker on every point."""
     steps = curve.index.to_numpy()
     if curve["low"].notna().any():
-        axes.fill_between(steps, curve["low"], curve["high"], color=look.color, alpha=0.15, linewidth=0)
-    marker = look.marker if marked else None
-    axes.plot(steps, curve["middle"], color=look.color, linestyle=look.linestyle, marker=marker)
+        axes.fill_between(steps, curve["low"], curve["high"], color=style.color, alpha=0.15, linewidth=0)
+    marker = style.marker if marked else None
+    axes.plot(steps, curve["middle"], color=style.color, linestyle=style.linestyle, marker=marker)
 
 
 def step_axis(axes: Axes, last: int, label: bool = True) -> None:
@@ -78,11 +80,11 @@ def method_handles(
     for method, entry in view.methods.items():
         if method not in drawn and view.method_label(method) == entry.label:
             continue
-        look = look_of(method, view.entries)
+        style = style_of(method, view.entries)
         handles.append(
             Line2D(
-                [], [], color=look.color, label=view.method_label(method), marker=look.marker if marked else "none",
-                linestyle=(line or look.linestyle) if lines else "none",
+                [], [], color=style.color, label=view.method_label(method), marker=style.marker if marked else "none",
+                linestyle=(line or style.linestyle) if lines else "none",
             )
         )  # fmt: skip
     return handles
@@ -128,3 +130,15 @@ def new_figure(rows: int, columns: int, row_height: float, **kwargs: object) -> 
     """A page-wide figure with (rows, columns) panels; it belongs to no pyplot state, so there is nothing to close."""
     figure = Figure(figsize=(PAGE_WIDTH, rows * row_height + 0.65))
     return figure, figure.subplots(rows, columns, squeeze=False, **kwargs)
+
+
+def render_figure(figure: Figure, stem: Path) -> list[Path]:
+    """Write `stem`.png (200 dpi) and `stem`.svg without a date, so equal figures are equal bytes; return both paths."""
+    stem = Path(stem)
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    # not with_suffix: an id such as "tool_main.curves" has a dot of its own
+    png, svg = (stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg"))
+    with matplotlib.rc_context(fname=STYLE):
+        FigureCanvasAgg(figure).print_figure(png, dpi=200, metadata={"Software": None})
+        FigureCanvasSVG(figure).print_figure(svg, metadata={"Date": None})
+    return [png, svg]

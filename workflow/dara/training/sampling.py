@@ -2,7 +2,7 @@
 
 Both encode a prompt once and share its keys and values among the G responses of its group, which halves the cost of an
 update on the small models; they use the model's own forward pass and cache, so they hold for any causal language model
-of transformers with a `DynamicCache`. `tests/test_training_policy.py` compares both with the plain computation.
+of transformers with a `DynamicCache`. `tests/test_training_sampling.py` compares both with the plain computation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class NotFiniteError(ArithmeticError):
 
 
 def left_pad(sequences: list[list[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and mask, both (N, longest), of `sequences` aligned at their ends."""
+    """Return token ids and mask, both (N, longest), of `sequences` aligned at their ends."""
     longest = max(map(len, sequences))
     ids = torch.tensor([[pad] * (longest - len(row)) + row for row in sequences])
     mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in sequences])
@@ -24,7 +24,7 @@ def left_pad(sequences: list[list[int]], pad: int) -> tuple[torch.Tensor, torch.
 
 
 def encode(model: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, DynamicCache]:
-    """Last hidden state (B, hidden) and cache of B left-padded prompts (B, P)."""
+    """Return the last hidden state (B, hidden) and the cache of B left-padded prompts (B, P)."""
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     out = model.base_model(
         input_ids=ids,
@@ -39,7 +39,7 @@ def encode(model: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor) -> tup
 def draw(
     logits: torch.Tensor, temperature: float, top_p: float, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One token for each row of `logits` (N, V), and its log-probability (N,) at this temperature.
+    """Return one token for each row of `logits` (N, V), and its log-probability (N,) at this temperature.
 
     top_p keeps the most likely tokens whose preceding ones hold less than top_p. The log-probability is that of the
     policy before this cut: it is the denominator of the policy ratio, whose numerator is not cut either.
@@ -51,9 +51,10 @@ def draw(
     probs = log_probs.exp()
     if top_p < 1.0:
         ordered, index = probs.sort(dim=-1, descending=True)
+        # The mass before a token, not up to it, decides: so the likeliest token is always kept.
         ordered = ordered.masked_fill(ordered.cumsum(-1) - ordered >= top_p, 0.0)
         probs = torch.zeros_like(probs).scatter(-1, index, ordered)
-    tokens = torch.multinomial(probs, 1, generator=generator)
+    tokens = torch.multinomial(probs, 1, generator=generator)  # which normalises what is left
     return tokens[:, 0], log_probs.gather(1, tokens)[:, 0]
 
 
@@ -70,13 +71,14 @@ def sample(
     pad: int,
     generator: torch.Generator,
 ) -> tuple[list[list[int]], list[list[float]]]:
-    """Responses to B prompts, G = `group_size` each, prompt by prompt, and the log-probability of each of their tokens.
+    """Return responses to B prompts, G = `group_size` each, prompt by prompt, and each token's log-probability.
 
     A response ends with one of `end_tokens`, which it includes, or after `max_tokens`. Rows that are done leave the
     batch once they are a quarter of it.
     """
     ids, mask = left_pad(prompts, pad)
     hidden, cache = encode(model, ids, mask)
+    # From here on N = B * G rows; each has a copy of its prompt's keys and values, since its own tokens follow them.
     cache.batch_repeat_interleave(group_size)
     hidden, mask = (x.repeat_interleave(group_size, 0) for x in (hidden, mask))
     rows, position = torch.arange(len(mask)), mask.sum(1)
@@ -85,12 +87,15 @@ def sample(
     ends = torch.tensor(end_tokens)
     alive = torch.ones(len(mask), dtype=torch.bool)
     for t in range(max_tokens):
+        # Rows that are done and still in the batch draw too. So the random numbers depend on when rows leave it: a
+        # change of that rule changes every run.
         drawn, log_prob = draw(model.lm_head(hidden), temperature, top_p, generator)
         tokens[rows, t], log_probs[rows, t] = drawn, log_prob
         alive = alive & ~torch.isin(drawn, ends)
         count = int(alive.sum())
         if count == 0 or t == max_tokens - 1:
             break
+        # Selecting rows copies the cache, which costs as much as a few steps: not for each row that ends.
         if count <= 0.75 * len(rows):
             keep = alive.nonzero()[:, 0]
             cache.batch_select_indices(keep)
@@ -100,6 +105,7 @@ def sample(
             input_ids=drawn[:, None], attention_mask=mask, position_ids=position[:, None], past_key_values=cache
         )
         hidden, position = out.last_hidden_state[:, -1], position + 1
+    # What a done row drew after its first end token is cut off here.
     is_end = torch.isin(tokens, ends)
     lengths = torch.where(is_end.any(1), is_end.int().argmax(1) + 1, max_tokens).tolist()
     return (
@@ -118,12 +124,14 @@ def log_probs_and_entropies(
     group_size: int,
     temperature: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probability and entropy (N, C) of each response token; 0 where the mask is 0.
+    """Return log-probability and entropy (N, C) of each response token; 0 where the mask is 0.
 
     Prompts (N, P) are padded left and come in groups of `group_size` equal rows, responses (N, C) are padded right.
     """
     last, cache = encode(model, prompt_ids[::group_size], prompt_mask[::group_size])
     cache.batch_repeat_interleave(group_size)
+    # The prompt's last hidden state predicts the first response token, and token i predicts i + 1: the last one of the
+    # response is no input.
     mask = torch.cat([prompt_mask, response_mask[:, :-1]], dim=1)
     positions = prompt_mask.sum(1, keepdim=True) + torch.arange(response_ids.shape[1] - 1)
     hidden = last.repeat_interleave(group_size, 0)[:, None]
@@ -133,10 +141,10 @@ def log_probs_and_entropies(
         )
         hidden = torch.cat([hidden, out.last_hidden_state], dim=1)
     valid = response_mask.bool()
-    logits = model.lm_head(hidden[valid]) / temperature
+    logits = model.lm_head(hidden[valid]) / temperature  # of the tokens alone: padding has no logits
     log_all = logits.log_softmax(-1)
     chosen = log_all.gather(1, response_ids[valid][:, None])[:, 0]
-    with torch.no_grad():
+    with torch.no_grad():  # the entropy is only logged
         entropy = -(log_all.exp() * log_all).sum(-1)
     zeros = hidden.new_zeros(valid.shape)
     return zeros.masked_scatter(valid, chosen), zeros.masked_scatter(valid, entropy)

@@ -1,21 +1,88 @@
-"""OpenRLHF's policy actor (a DeepSpeed rank) with what our metrics and checkpoints need."""
+"""OpenRLHF's DeepSpeed side: the strategy that travels to every process of a run, and the policy's ranks.
+
+Here are the settings that OpenRLHF has no flag for, and what our metrics and checkpoints need of an update. This module
+changes OpenRLHF when it is imported, in the processes of Ray that unpickle the strategy.
+"""
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import openrlhf.trainer.ray.ppo_actor as ppo_actor
+import openrlhf.utils.utils
 import torch
+from openrlhf.models import Actor
 from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.utils.deepspeed import DeepspeedStrategy
 from torch.utils.data import DataLoader
 
-from dara.training.openrlhf.strategy import DaraStrategy
+from dara.training.openrlhf.command import Settings
+
+FLOAT32 = "fp32"
+"""OpenRLHF's command line has no word for it, and its DeepSpeed configuration then enables neither half precision."""
+
+_dtype_of = openrlhf.utils.utils.convert_to_torch_dtype
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Return what OpenRLHF's `convert_to_torch_dtype` does, and float32."""
+    return torch.float32 if name == FLOAT32 else _dtype_of(name)
+
+
+openrlhf.utils.utils.convert_to_torch_dtype = dtype_of
+
+
+class DaraStrategy(DeepspeedStrategy):
+    """Keeps the gradient norm of each optimiser update; adapts a process without a GPU when it arrives there.
+
+    dara: the run's settings, which so reach every process.
+    """
+
+    dara: Settings
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.grad_norms: list[float] = []
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Adapt the process in which Ray unpickles this, before OpenRLHF uses it."""
+        self.__dict__.update(state)
+        if not self.dara.on_gpu:
+            from dara.training.openrlhf import cpu
+
+            cpu.install_training()
+
+    def optimizer_step(self, optimizer: Any, model: Any, scheduler: Any, name: str = "model", **kwargs: Any) -> None:
+        """Do OpenRLHF's step; keep the norm before clipping where it completes an update."""
+        engine = model.model if isinstance(model, Actor) else model
+        complete = engine.is_gradient_accumulation_boundary()
+        super().optimizer_step(optimizer, model, scheduler, name=name, **kwargs)
+        if complete:
+            self.grad_norms.append(self.get_grad_norm(model))
+
+
+def strategy_of(arguments: Namespace, settings: Settings) -> DaraStrategy:
+    """Return the strategy of a run, in place of OpenRLHF's `get_strategy`."""
+    if settings.spec.precision == "float32":
+        arguments.ds.param_dtype = FLOAT32
+    strategy = DaraStrategy(
+        seed=arguments.train.seed,
+        full_determinism=arguments.train.full_determinism_enable,
+        max_norm=arguments.actor.max_norm,
+        micro_train_batch_size=arguments.train.micro_batch_size,
+        train_batch_size=arguments.train.batch_size,
+        zero_stage=arguments.ds.zero_stage,
+        args=arguments,
+    )
+    strategy.dara = settings
+    return strategy
 
 
 def in_order(*args: Any, **kwargs: Any) -> DataLoader:
-    """A loader that does not shuffle: an update gets the groups it was dealt, not responses at random."""
+    """Return a loader that does not shuffle: an update gets its own groups, not responses at random."""
     return DataLoader(*args, **{**kwargs, "shuffle": False})
 
 
@@ -23,7 +90,7 @@ ppo_actor.DataLoader = in_order
 
 
 def k3_in_place_of_k1(loss: torch.nn.Module, args: tuple, kwargs: dict[str, Any], output: tuple) -> tuple:
-    """Forward hook of the policy loss: its third value, only logged, becomes the k3 estimate (Schulman, 2020).
+    """Make the loss's third value, only logged, the k3 estimate (Schulman, 2020); a forward hook of the policy loss.
 
     It estimates KL(policy that sampled || policy that is updated) as the TRL engine does, and cannot be negative.
     """
@@ -34,7 +101,7 @@ def k3_in_place_of_k1(loss: torch.nn.Module, args: tuple, kwargs: dict[str, Any]
 
 
 def weights_are_finite(parameters: Iterable[torch.nn.Parameter]) -> bool:
-    """Whether no weight of this rank is NaN or infinite; ZeRO stage 3 has a rank's shard in `ds_tensor`."""
+    """Return whether no weight of this rank is NaN or infinite; ZeRO stage 3 has a rank's shard in `ds_tensor`."""
     return all(torch.isfinite(getattr(parameter, "ds_tensor", parameter)).all().item() for parameter in parameters)
 
 
@@ -48,7 +115,7 @@ class DaraActorTrainer(ppo_actor.ActorPPOTrainer):
     def training_step(
         self, experience: Experience, kl_ctl: float, step: int, loss_batch_info: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """OpenRLHF's, with the means of entropy and loss KL over the micro-batch's tokens, as the other metrics are.
+        """Do OpenRLHF's step; make entropy and loss KL means over the micro-batch's tokens, as the other metrics are.
 
         OpenRLHF's are the micro-batch's parts of the update's means, whose average over m micro-batches is m times too
         small.
@@ -74,12 +141,12 @@ class DaraPolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_class
     """A rank of the policy."""
 
     def init_model_from_pretrained(self, strategy: DaraStrategy, *args: Any, **kwargs: Any) -> None:
-        """OpenRLHF's; the run's steps are counted from those that are there already."""
+        """Do what OpenRLHF does; count the run's steps from those that are there already."""
         super().init_model_from_pretrained(strategy, *args, **kwargs)
         self._step = strategy.dara.done
 
     def fit(self, kl_ctl: float = 0) -> dict[str, Any]:
-        """The updates of a step; the gradient norm is the mean over them, `weights_finite` that of all ranks."""
+        """Make the updates of a step; the gradient norm is the mean over them, `weights_finite` is of all ranks."""
         self._step += 1
         self.strategy.grad_norms.clear()
         if self.strategy.dara.keep_advantages:
@@ -91,7 +158,7 @@ class DaraPolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_class
         return status
 
     def save_model(self) -> None:
-        """Nothing: the last step is a checkpoint already."""
+        """Do nothing: the last step is a checkpoint already."""
 
     def _keep_advantages(self) -> None:
         """Write what the updates of this step are about to read, sample by sample, in their order."""

@@ -1,0 +1,263 @@
+"""The report of a preset as one HTML file that opens without a network, and with no script in it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from dara.analysis.figures import describe
+from dara.analysis.frames import FrameFiles
+from dara.analysis.paper_numbers import read_published
+from dara.analysis.tables import TABLES, Table
+from dara.analysis.view import View
+from dara.analysis.view_published import PublishedView
+from dara.analysis.view_runs import RunsView
+from dara.config import Preset
+from dara.dag import Workflow
+from dara.files import gunzip, read_json, sha256, write_atomically
+from dara.report.claims import Sources, assess, check_formulas, other_methods, read_claims
+from dara.report.verdicts import OF_CLAIMS
+from dara.store import spec_sha256
+
+MIME = {".png": "image/png", ".svg": "image/svg+xml"}
+
+log = logging.getLogger(__name__)
+
+LONGEST = 2000
+"""Characters of a prompt or a response that are shown."""
+
+RESPONSES = 3
+"""Responses shown of each of the two checkpoints of a run."""
+
+ASKED = ("step", "prompt", "reference", "response", "n_tokens", "rewards")
+"""What a line of samples.jsonl.gz must have."""
+
+
+def write_report(flow: Workflow, out: Path) -> None:
+    """Write the report of a preset; the same results give the same bytes.
+
+    Figures, tables, runs and responses that are not there are named in the report; the frames must be there.
+
+    Args:
+        flow: the preset, in the directory that its results are in.
+        out: the file, results/<preset>/report.html.
+
+    Raises:
+        ValueError: a frame, the published numbers, a manifest or a response breaks its form.
+    """
+    configuration, frames = flow.configuration, FrameFiles(flow.paths.frames)
+    preset, methods = configuration.preset.preset, configuration.methods
+    numbers, present = read_published(flow.paths.published / "data"), frames["runs"].query("origin != 'missing'")
+    own = {name: one for name, one in flow.outputs.experiments.items() if name in set(present["experiment"])}
+    sources = Sources(
+        {name: RunsView(frames, experiment, methods, preset) for name, experiment in own.items()},
+        {name: PublishedView(numbers, one, methods) for name, one in flow.published.experiments.items()},
+        methods,
+    )
+    rows = frames["runs"].drop_duplicates("run_id").set_index("run_id")
+    runs = [_run(flow, name, rows.loc[name] if name in rows.index else None) for name in flow.plan.runs]
+    results = assess(sources)
+    page = render(
+        preset=preset,
+        results=flow.paths.root.as_posix(),
+        declared=read_claims(),
+        verdicts=results,
+        counts={verdict: sum(one.judgement.verdict is verdict for one in results) for verdict in OF_CLAIMS},
+        formulas=check_formulas(sources),
+        others=other_methods(sources),
+        untested=[*_untested(flow, runs)],
+        sections=[*_sections(flow, sources)],
+        runs=runs,
+        outcomes=Counter(run["outcome"] for run in runs),
+        origins=Counter(run["origin"] for run in runs),
+    )
+    write_atomically(out, page)
+    log.info("report of %s: %s, %.1f MB", preset, out, out.stat().st_size / 1e6)
+
+
+def render(**content: object) -> str:
+    """Return the HTML of a report. Everything that is put into the template is escaped."""
+    loader = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters |= {"visible": visible, "prose": prose, "compact": compact, "parts": parts}
+    return environment.get_template("template.html.jinja").render(content)
+
+
+def visible(text: object, longest: int = LONGEST) -> str:
+    """Return text of a model as it can be shown: cut to `longest` characters, and what is not printable as its escape.
+
+    Control characters, halves of surrogate pairs and those that turn the direction of writing would spoil the page.
+    """
+    full = str(text)
+    shown = "".join(
+        character if character.isprintable() or character in "\n\t" else character.encode("unicode_escape").decode()
+        for character in full[:longest]
+    )
+    return shown if len(full) <= longest else f"{shown} … ({len(full) - longest:,} more characters)"
+
+
+def prose(text: str) -> Markup:
+    """Return escaped text with `code` between backticks."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def parts(text: str) -> list[str]:
+    """Return the parts of a cell between semicolons, each with its intervals and percent signs kept on one line."""
+    bound = re.sub(r"\[[^\]]*\]", lambda found: found[0].replace(" ", "\u00a0"), text.replace(" %", "\u00a0%"))
+    return bound.split("; ") if bound else []
+
+
+def compact(value: object) -> str:
+    """Return a reward or an advantage, short."""
+    return f"{value:.3g}".replace("-", "−") if isinstance(value, int | float) else visible(value)
+
+
+def _sections(flow: Workflow, sources: Sources) -> Iterator[dict[str, Any]]:
+    """Yield each experiment of the preset, then each that only the paper has, with its figures and tables."""
+    own, theirs = flow.outputs, flow.published
+    for name in dict.fromkeys([*own.experiments, *theirs.experiments]):
+        experiment, published = own.experiments.get(name), theirs.experiments.get(name)
+        outputs = []
+        for kind in ("figures", "tables"):
+            ids = [
+                *getattr(experiment, kind, ()),
+                *(experiment.side_by_side if experiment and kind == "tables" else ()),
+            ]
+            ids += [output for output in getattr(published, kind, ()) if output not in own.ids(kind)]
+            outputs += [_output(flow, sources, kind, output) for output in dict.fromkeys(ids)]
+        if outputs:
+            setting = _setting(flow, name) if experiment else "Published only: this preset does not have it."
+            yield {"name": name, "question": (experiment or published).question, "setting": setting, "outputs": outputs}
+
+
+def _output(flow: Workflow, sources: Sources, kind: str, output: str) -> dict[str, Any]:
+    """Return a figure or table as the runs give it, as the published numbers do, and with both side by side."""
+    preset, module, shown = flow.configuration.preset, "", {}
+    options = f"--configfile config/presets/{preset.preset}.yaml", "--config reuse=only"
+    for label, outputs, views, directory, option in (
+        ("Runs of this preset", flow.outputs, sources.runs, flow.paths.root, options[0]),
+        ("Published", flow.published, sources.published, flow.paths.published, options[1]),
+    ):
+        if output in outputs.ids(kind):
+            experiment, module = outputs.owner(kind, output)
+            view = views.get(experiment.experiment)
+            shown[label] = _figure(directory, output, option) if kind == "figures" else _table(module, preset, view)
+    if kind == "tables" and output in flow.outputs.ids("side_by_side"):
+        experiment, module = flow.outputs.owner("side_by_side", output)
+        name = experiment.experiment
+        shown["Side by side"] = _table(module, preset, sources.runs.get(name), sources.published.get(name))
+    text = describe(module) if kind == "figures" else " ".join((TABLES[module].__doc__ or "").split("\n\n")[0].split())
+    caption = text.removeprefix("Figure: ").removeprefix("Table: ")
+    return {"kind": kind[:-1], "id": output, "caption": caption[:1].upper() + caption[1:], "shown": shown}
+
+
+def _figure(directory: Path, output: str, options: str) -> dict[str, str] | str:
+    """Return the smaller of a figure's files as a data address, as both show the same, or how to draw it."""
+    paths = [directory / "figures" / f"{output}{suffix}" for suffix in MIME]
+    found = [path for path in paths if path.is_file()]
+    if not found:
+        command = f"snakemake --profile profiles/local {options} -- {paths[0].as_posix()}"
+        return f"Missing: `{paths[0].as_posix()}` is not there. Make it with `{command}`"
+    chosen = min(found, key=lambda path: (path.stat().st_size, path.suffix))
+    return {"data": f"data:{MIME[chosen.suffix]};base64,{base64.b64encode(chosen.read_bytes()).decode('ascii')}"}
+
+
+def _table(module: str, preset: Preset, *views: View | None) -> Table | str:
+    """Build a table of one view, or of two side by side; a sentence where the numbers are not there."""
+    if None in views:
+        return "Missing: this experiment has no finished run, or no published numbers."
+    settings = {"preset": preset} if module == "hyperparameters" and isinstance(views[0], RunsView) else {}
+    try:
+        return getattr(TABLES[module], "build" if len(views) == 1 else "build_side_by_side")(*views, **settings)
+    except ValueError as error:
+        return f"Missing: {error}"
+
+
+def _setting(flow: Workflow, name: str) -> str:
+    """Return what an experiment was run with."""
+    experiment, matrix = flow.outputs.experiments[name], flow.configuration.preset.experiments[name]
+    methods = ", ".join(flow.configuration.methods[method].label for method in experiment.methods)
+    models, sizes, seeds = (", ".join(map(str, of)) for of in (matrix.models, matrix.group_sizes, matrix.seeds))
+    start = f"Task: {experiment.task}; rewards: {', '.join(experiment.rewards)}; methods: {methods}"
+    return f"{start}; models: {models}; G: {sizes}; seeds: {seeds}."
+
+
+def _untested(flow: Workflow, runs: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield what this preset says nothing about, in sentences."""
+    files = sorted((flow.configuration.directory / "experiments").glob("*.yaml"))
+    absent = [file.stem for file in files if file.stem not in flow.configuration.preset.experiments]
+    if absent:
+        yield f"Experiments that this preset does not have: {', '.join(absent)}."
+    for outcome in ("missing", "diverged"):
+        if named := [run["id"] for run in runs if run["outcome"] == outcome]:
+            yield f"Runs that are {outcome}: {', '.join(named)}."
+    sources = sorted({data.source for data in flow.plan.data.values()})
+    models = sorted({model.name for model in flow.plan.models.values()})
+    yield (
+        f"The paper's own setting: its models have 1.5 to 7 billion parameters. Here the data are {', '.join(sources)} "
+        f"and the models {', '.join(models)}; their sizes are in the specifications of the runs."
+    )
+
+
+def _run(flow: Workflow, name: str, row: pd.Series | None) -> dict[str, Any]:
+    """Return where a planned run comes from, and some of its responses; `row` is its row of the frame runs."""
+    spec, directory = flow.plan.runs[name], flow.run_directory(name)
+    label, repeat = flow.configuration.methods[spec.method.name].label, f", repeat {spec.repeat}" if spec.repeat else ""
+    path, samples = directory / "manifest.json", directory / "samples.jsonl.gz"
+    manifest = read_json(path) if path.is_file() else {}
+    # What is longest comes last.
+    manifest |= {"checkpoints": manifest.pop("checkpoints", {})} if manifest else {}
+    made, identity, missing = str(manifest.get("spec_sha256", "not recorded")), spec_sha256(spec), []
+    if not manifest:
+        missing.append(f"no manifest: {path.as_posix()} is not there; the run is not finished")
+    elif made != identity:
+        missing.append(f"its files were made from another specification ({made:.8}, planned: {identity:.8})")
+    responses = _responses(samples)
+    if not responses:
+        missing.append(f"no responses: {samples.as_posix()} is not there, or is empty")
+    return {
+        "id": name,
+        "title": f"{label}, {spec.model.name}, G = {spec.group_size}, seed {spec.seed}{repeat}",
+        "experiments": [experiment for experiment, runs in flow.plan.experiments.items() if name in runs],
+        "outcome": "missing" if row is None else str(row["outcome"]),
+        "origin": "missing" if row is None else str(row["origin"]),
+        "steps": 0 if row is None else int(row["steps"]),
+        "directory": directory.as_posix(),
+        "manifest": yaml.safe_dump(manifest, sort_keys=False) if manifest else "",
+        "checksum": sha256(path) if manifest else "",
+        "spec": yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False),
+        "responses": responses,
+        "missing": missing,
+    }
+
+
+def _responses(path: Path) -> dict[int, list[dict[str, Any]]]:
+    """Return the first responses of the first and of the last step that kept some; empty without the file."""
+    lines = gunzip(path).decode("utf-8").split("\n") if path.is_file() else []
+    rows = [_row(line, f"{path}: line {number}") for number, line in enumerate(lines, start=1) if line]
+    steps = sorted({row["step"] for row in rows})
+    return {
+        step: [row for row in rows if row["step"] == step][:RESPONSES] for step in dict.fromkeys(steps[:1] + steps[-1:])
+    }
+
+
+def _row(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where} is not JSON ({error.msg})") from None
+    absent = [name for name in ASKED if name not in row]
+    if absent:
+        raise ValueError(f"{where} has no {absent[0]!r}; a response has step, prompt, reference, response and rewards")
+    return row
