@@ -43,7 +43,8 @@ def write_checkpoints(folder: Path, steps: Sequence[int]) -> dict[int, Path]:
 
 
 class FakeSampler:
-    """Says `answer(prompt)` to each prompt, counts how often it was asked, and keeps what it was told to use."""
+    """Says `answer(prompt)` to each prompt, of a chat to its last message; counts the calls of `generate`, and keeps which
+    checkpoints it used."""
 
     def __init__(self, answer: Callable[[str], str], identity: str = "fake", n_tokens: int = 20) -> None:
         self.identity = {"sampler": identity}
@@ -51,6 +52,8 @@ class FakeSampler:
         self.used: list[str] = []  # names of the checkpoints' directories
         self.closed = 0
         self._answer, self._n_tokens = answer, n_tokens
+        self.capacity = 4
+        self._asked: list[tuple[object, str]] = []
 
     def __call__(self, checkpoint_dir: Path, batch_size: int) -> "FakeSampler":
         """As a factory it is its own product."""
@@ -62,6 +65,19 @@ class FakeSampler:
     def generate(self, prompts: Sequence[str], samples: int, sampling: Sampling, seed: int) -> list[list[Response]]:
         self.calls += 1
         return [[Response(self._answer(prompt), self._n_tokens, True)] * samples for prompt in prompts]
+
+    def render(self, messages: list[dict[str, str]]) -> str:
+        return messages[-1]["content"]
+
+    def session(self, sampling: Sampling, max_context: int | None, on_progress: object = None) -> "FakeSampler":
+        return self
+
+    def submit(self, key: object, prompt: str, seed: int) -> None:
+        self._asked.append((key, prompt))
+
+    def poll(self) -> list[tuple[object, Response]]:
+        asked, self._asked = self._asked, []
+        return [(key, Response(self._answer(prompt), self._n_tokens, True)) for key, prompt in asked]
 
     def close(self) -> None:
         self.closed += 1

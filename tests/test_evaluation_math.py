@@ -117,11 +117,6 @@ def test_length_and_truncation(n_tokens: int, finished: bool, scores: dict, expe
     assert {name: row[name] for name in expected} == expected
 
 
-def test_a_missing_length_limit_is_an_error() -> None:
-    with pytest.raises(ValueError, match="length_limit is missing"):
-        math.score_row(Response("", 5, True), RIGHT, None)
-
-
 def test_a_wrong_problem_names_file_and_row(tmp_path: Path) -> None:
     (tmp_path / "problems.jsonl").write_text('{"id": "a", "prompt": "p", "answer": "1"}\nbroken\n')
     with pytest.raises(ValueError, match=r"problems.jsonl, row 2: not valid JSON"):

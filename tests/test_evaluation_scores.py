@@ -20,6 +20,7 @@ from dara.config import Benchmark, RunSpec
 from dara.data import SOURCES
 from dara.data.generated import held_out
 from dara.evaluation import bfcl_v4, grading, sandbox
+from dara.evaluation.generate import generate_checkpoints
 from dara.evaluation.grading import (
     JOURNAL,
     check_scorers,
@@ -46,7 +47,7 @@ from dara.evaluation.records import (
 from dara.evaluation.sandbox import BATCH_ITEMS, Outcome, SandboxError, ScorerSpec, ScoringPool
 from dara.files import gzipped
 from dara.runs import evaluation_id
-from evaluation_fakes import benchmark, write_cases
+from evaluation_fakes import FakeSampler, benchmark, write_cases, write_checkpoints
 from oracle import oracle_response
 from project import ROOT
 
@@ -358,17 +359,13 @@ TOY = BenchmarkDefinition(
 def test_a_new_benchmark_is_a_module_and_a_line_of_the_registry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from chat_fakes import FakeChatSampler
-    from dara.evaluation.generate import generate_checkpoints
-    from evaluation_fakes import write_checkpoints
-
     (tmp_path / "toy_benchmark.py").write_text(TOY)
     (tmp_path / "toy.txt").write_text("a b c d")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(benchmarks.REGISTRY, "toy", "toy_benchmark:TOY")
     spec, out = benchmark("toy", samples=2), tmp_path / "run" / "toy"
-    sampler = FakeChatSampler(lambda text: text if text < "d" else "wrong")
+    sampler = FakeSampler(lambda text: text if text < "d" else "wrong")
     generate_checkpoints(write_checkpoints(tmp_path, [10]), spec, tmp_path, out, make_sampler=sampler)
     score_checkpoints(out, [10], spec, tmp_path)
     assert summarise(read_scores(out, "toy", 10), "toy")["right"].score == 3 / 4

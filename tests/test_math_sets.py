@@ -154,7 +154,7 @@ def test_references(answer, expected):
 
 @pytest.fixture(scope="module")
 def box():
-    with Sandbox(ScorerSpec(math.FACTORY, {}, 10.0)) as sandbox:
+    with Sandbox(ScorerSpec(math.MATH_FIVE.scorer, {}, 10.0)) as sandbox:
         yield sandbox
 
 
@@ -229,7 +229,7 @@ FIVE = {
 
 
 def test_each_set_counts_alike_in_the_macro_average():
-    metrics = math.summarise(frame_of(FIVE), "math_five")
+    metrics = math.summarise_sets(frame_of(FIVE))
     each = {"math500": 0.375, "aime24": 0.0, "amc": 1.0, "minerva": 0.0, "olympiadbench": 0.5}
     assert {name: metrics[f"acc/{name}"].score for name in each} == each
     assert metrics["acc"].score == pytest.approx(sum(each.values()) / 5)
@@ -242,7 +242,7 @@ def test_each_set_counts_alike_in_the_macro_average():
 
 
 def test_the_macro_average_can_be_bootstrapped_within_each_set():
-    metric = math.summarise(frame_of(FIVE), "math_five")["acc"]
+    metric = math.summarise_sets(frame_of(FIVE))["acc"]
     assert np.sum(metric.weights) == pytest.approx(1)
     for name, questions in FIVE.items():
         chosen = metric.weights[metric.strata == name]
@@ -250,5 +250,5 @@ def test_the_macro_average_can_be_bootstrapped_within_each_set():
 
 
 def test_part_of_the_sets_has_no_macro_average():
-    metrics = math.summarise(frame_of({"math500": FIVE["math500"]}), "math_five")
+    metrics = math.summarise_sets(frame_of({"math500": FIVE["math500"]}))
     assert set(metrics) == {f"{name}/math500" for name in [*math.METRICS, *math.LONE]}

@@ -5,7 +5,6 @@ import json
 import pandas as pd
 import pytest
 
-from chat_fakes import FakeChatSampler
 from dara.benchmarks import BenchmarkDefinition
 from dara.evaluation.generate import generate_checkpoints
 from dara.evaluation.grading import read_scores, score_checkpoints, summarise
@@ -13,7 +12,7 @@ from dara.evaluation.records import Response
 from dara.evaluation.sandbox import Sandbox, ScorerSpec
 from dara.evaluation.validation import DEEPSCALER_VALIDATION, TOOLRL_VALIDATION
 from dara.rewards import score
-from evaluation_fakes import benchmark, write_checkpoints
+from evaluation_fakes import FakeSampler, benchmark, write_checkpoints
 
 CALL = '<think>use it</think>\n<tool_call>\n{"name": "f", "parameters": {"x": 1}}\n</tool_call>'
 
@@ -152,7 +151,7 @@ def test_from_the_cases_to_the_means(tmp_path, name, reference, says, expected):
     (cases / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     spec = benchmark(name, samples=2, length_limit=4000)
     checkpoints = write_checkpoints(tmp_path, [10])
-    generate_checkpoints(checkpoints, spec, cases, out, make_sampler=FakeChatSampler(lambda text: says))
+    generate_checkpoints(checkpoints, spec, cases, out, make_sampler=FakeSampler(lambda text: says))
     score_checkpoints(out, [10], spec, cases)
     frame = read_scores(out, name, 10)
     assert len(frame) == 6

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def model_directory(manifest: Path) -> Path:
-    """Where the weights of a base model are. ValueError if they are gone."""
+    """Return where the weights of a base model are. ValueError if they are gone."""
     directory = Path(_of_model(manifest)["directory"])
     if not directory.is_dir():
         raise ValueError(
@@ -22,12 +22,12 @@ def model_directory(manifest: Path) -> Path:
 
 
 def model_sums(manifest: Path) -> dict[str, str]:
-    """File -> sha256 of a base model."""
+    """Return file -> sha256 of a base model."""
     return _of_model(manifest)["sha256"]
 
 
 def checkpoints(manifest: Path) -> dict[int, Path]:
-    """Step -> directory, from the manifest of a run or of a base model (step 0)."""
+    """Return step -> directory, from the manifest of a run or of a base model (step 0)."""
     content = read_json(manifest)
     if "checkpoints" not in content:
         return {0: model_directory(manifest)}
@@ -35,12 +35,12 @@ def checkpoints(manifest: Path) -> dict[int, Path]:
 
 
 def saved_steps(manifest: Path) -> list[int]:
-    """The steps that have a checkpoint, from the manifest of a run or of a base model."""
+    """Return the steps that have a checkpoint, from the manifest of a run or of a base model."""
     return [int(step) for step in read_json(manifest).get("checkpoints", {0: {}})]
 
 
 def checksums(manifest: Path) -> dict[int, dict[str, str]]:
-    """Step -> file -> sha256, as a run's or a base model's manifest has them."""
+    """Return step -> file -> sha256, as a run's or a base model's manifest has them."""
     content = read_json(manifest)
     if "checkpoints" not in content:
         return {0: model_sums(manifest)}

@@ -118,7 +118,7 @@ def _announce(name: str, settings: Benchmark, out: Path) -> None:
 
 
 def _summary(model: str, name: str, benchmark: str, out: Path) -> str:
-    """A head, the table of the scores below `out`, and what a reader must know of it."""
+    """Return a head, the table of the scores below `out`, and what a reader must know of it."""
     frame = read_scores(out, benchmark, 0)
     head = f"{model} on {benchmark}: {frame['case'].nunique()} cases, {len(frame)} responses ({out / SCORE_TABLE})"
     table = scores_table(summarise(frame, benchmark), (name, benchmark))
@@ -126,7 +126,7 @@ def _summary(model: str, name: str, benchmark: str, out: Path) -> str:
 
 
 def _remarks(benchmark: str, present: Collection[str], scorer: Path) -> list[str]:
-    """What a reader of the table must know: averages that it has not, and scorers that could reach a network."""
+    """Return what a reader of the table must know: averages that it has not, and scorers that could reach a network."""
     remarks, absent = [], [part for part in definition(benchmark).parts if part not in present]
     if absent:
         remarks.append(
@@ -139,7 +139,7 @@ def _remarks(benchmark: str, present: Collection[str], scorer: Path) -> list[str
 
 
 def _cases_directory(benchmark: str, out: Path, fetch: Fetch) -> Path:
-    """BFCL-v4's cases stand in an installed package; others are prepared beside the responses, once."""
+    """Return where the cases are: BFCL-v4's in an installed package, others prepared beside the responses, once."""
     if benchmark == bfcl_v4.NAME:
         return bfcl_v4.data_directory()
     from dara.data.prepare import prepare_benchmark
@@ -151,7 +151,7 @@ def _cases_directory(benchmark: str, out: Path, fetch: Fetch) -> Path:
 
 
 def model_directory(model: str, fetch: Fetch) -> Path:
-    """Where the checkpoint is. ValueError when `model` is no directory of one, and no id with a revision."""
+    """Return where the checkpoint is. ValueError when `model` is no directory of one, and no id with a revision."""
     if Path(model).is_dir():
         absent = [name for name in CHECKPOINT if not any(Path(model).glob(name))]
         if absent:
@@ -169,7 +169,7 @@ def model_directory(model: str, fetch: Fetch) -> Path:
 
 
 def scores_table(metrics: Mapping[str, Metric], key: tuple[str, str]) -> str:
-    """A Markdown table: a row a metric, its 95 % bootstrap interval over questions, and the number of cases.
+    """Return a Markdown table: a row a metric, its 95 % bootstrap interval over questions, and the number of cases.
 
     No interval where all questions have the same value, which says nothing about the spread. In percent, except for
     metrics that are no shares. `key` is the name of the model and of the benchmark, by which resamples are keyed.

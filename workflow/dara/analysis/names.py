@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Literal
 
 from dara import engines
+from dara.benchmarks import REGISTRY, definition
 
 BASE = "base"
 """The method of a base model, which is scored once, at step 0."""
@@ -28,16 +29,10 @@ ENGINES = {name: engine.title for name, engine in engines.ENGINES.items()}
 HEADLINE: dict[str, tuple[Literal["first", "stable"], float]] = {"format": ("first", 0.8), "length": ("stable", 0.99)}
 """The crossing behind the paper's claims on a sparse reward: 26 % (format), 41 to 65 % (length)."""
 
-SCORES = {
-    "tool_calling": {"average_accuracy": "Average Accuracy", "average_format": "Average Format"},
-    "math": {
-        "acc": "Acc",
-        "exceed": "Exceed",
-        "joint": "Joint",
-        "strict": "strict",
-        "math_verify": "math-verify",
-    },
-}
+SCORES: dict[str, dict[str, str]] = {}
+for _name in REGISTRY:
+    _benchmark = definition(_name)
+    SCORES.setdefault(_benchmark.task, {}).update(_benchmark.headline or {})
 """The scores of each task that are compared at the end of training, with their names; all of them are shares."""
 
 VALIDATION = "validation/"

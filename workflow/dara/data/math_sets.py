@@ -40,7 +40,7 @@ QUESTIONS = sum(one.questions for one in SETS.values())
 
 
 def read_set(name: str, path: Path) -> list[dict[str, str]]:
-    """The questions of a set as rows {"id", "category", "problem", "answer"}; their category is the set.
+    """Return the questions of a set as rows {"id", "category", "problem", "answer"}; their category is the set.
 
     Raises:
         ValueError: another number of rows than the set has, or a row without a problem or an answer; names set, file
@@ -60,7 +60,7 @@ def read_set(name: str, path: Path) -> list[dict[str, str]]:
 
 
 def reference(answer: Any) -> str:
-    """The answer as the graders compare it; empty where there is none.
+    """Return the answer as the graders compare it; empty where there is none.
 
     The first of a list; a float that is an integer as such; up to three layers of outer math delimiters taken off.
 
@@ -80,7 +80,7 @@ def reference(answer: Any) -> str:
 
 
 def _inside(text: str) -> str:
-    """The text without delimiters around the whole of it; `$a$, $b$` has none."""
+    """Return the text without delimiters around the whole of it; `$a$, $b$` has none."""
     for left, right in DELIMITERS:
         inner = text[len(left) : len(text) - len(right)]
         whole = len(text) > len(left) + len(right) and text.startswith(left) and text.endswith(right)

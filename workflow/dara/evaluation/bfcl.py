@@ -39,7 +39,7 @@ class Mean:
 
 
 def _each(*categories: str) -> Mean:
-    """The mean over categories."""
+    """Return the mean over categories."""
     return Mean(tuple(Pooled((category,)) for category in categories))
 
 
@@ -107,19 +107,21 @@ BFCL_V4_COUNTS: dict[str, int] = {
 
 
 def is_multi_turn(category: str) -> bool:
-    """Whether a case of the category is a dialogue of several turns, with tools that are really executed."""
+    """Return whether a case of the category is a dialogue of several turns, with tools that are really executed."""
     return category.startswith("multi_turn_")
 
 
 def categories_of(group: Mean | Pooled) -> tuple[str, ...]:
-    """The categories that a group is made of, in its order."""
+    """Return the categories that a group is made of, in its order."""
     if isinstance(group, Pooled):
         return group.categories
     return tuple(category for part in group.parts for category in categories_of(part))
 
 
 def category_weights(group: Mean | Pooled, counts: Mapping[str, int]) -> dict[str, float]:
-    """Weight of each category's mean in the average of `group`; they sum to 1. `counts`: cases of each category.
+    """Return the weight of each category's mean in the average of `group`; they sum to 1.
+
+    `counts`: cases of each category.
 
     Raises:
         ValueError: a group has no case.
@@ -188,14 +190,14 @@ def load_cases(cases_dir: Path) -> list[Case]:
 
 
 def prompt(case: Case) -> str:
-    """The complete text that a model continues."""
-    from dara.data.laptop_tools import bfcl_prompt
+    """Return the complete text that a model continues."""
+    from dara.data.laptop_tools import bfcl_prompt  # not at the top: it brings transformers, and scoring runs without
 
     return bfcl_prompt(case.question)
 
 
 def make_scorer() -> Any:
-    """The scorer that runs in the worker process: item {"response", **gold} -> parts of its scores.
+    """Return the scorer that runs in the worker process: item {"response", **gold} -> parts of its scores.
 
     Raises:
         RuntimeError: another version of bfcl-eval is installed, or known answers do not get their known scores.
@@ -216,7 +218,7 @@ def make_scorer() -> Any:
 
 
 def _preflight(score: Any) -> None:
-    """A decoder that finds nothing would score 0 without a word: known turns must get their known scores."""
+    """Raise RuntimeError unless known turns get their known scores: a decoder that finds nothing would score 0."""
     city = {"type": "string", "description": "The city."}
     function = {"name": "weather", "parameters": {"type": "dict", "properties": {"city": city}, "required": ["city"]}}
     answer = [{"weather": {"city": ["paris"]}}]
@@ -234,7 +236,7 @@ def _preflight(score: Any) -> None:
 
 
 def score_row(response: Response, scores: Mapping[str, int], length_limit: int | None) -> dict[str, int]:
-    """The columns of a response from the parts that its scorer gave; the text alone decides, truncated or not."""
+    """Return the columns of a response from what its scorer gave; the text alone decides, truncated or not."""
     return {**UNSCORED, **scores, "truncated": int(not response.finished)}
 
 

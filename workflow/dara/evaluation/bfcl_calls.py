@@ -34,7 +34,7 @@ MAX_DEPTH = 64  # of the arguments: more than any case needs, less than Python's
 
 
 def decode_output(text: str) -> list[dict[str, Any]] | None:
-    """The calls in an output of a dialogue, as `[{name: parameters}, ...]`: what is executed, and what is scored.
+    """Return the calls in an output of a dialogue, as `[{name: parameters}, ...]`: these are executed and scored.
 
     They are read as by ToolRL's handler: without "parameters" a call has none, whatever else it has. None when the
     output has no call, or when a name is no text or parameters are no object, which makes all of it void. A call that
@@ -51,7 +51,7 @@ def decode_output(text: str) -> list[dict[str, Any]] | None:
 
 
 def decode_calls(text: str) -> list[dict[str, Any]] | None:
-    """The calls in the assistant turn of a single-turn case, as `[{name: parameters}, ...]`; None when it has none.
+    """Return the calls in the turn of a single-turn case, as `[{name: parameters}, ...]`; None when it has none.
 
     A call needs a name and "parameters", or it is skipped. One whose name is not a dotted identifier or whose
     parameters are no object of literals (`is_literal`) makes the whole turn unreadable: no answer has such a call.
@@ -68,7 +68,7 @@ def decode_calls(text: str) -> list[dict[str, Any]] | None:
 
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:
-    """What stands after the last `<tool_call>`, up to the next `</tool_call>` or the end: JSON objects, one a line."""
+    """Yield the JSON objects, one a line, from the last `<tool_call>` to the next `</tool_call>` or the end."""
     _, tag, block = text.rpartition("<tool_call>")
     for line in block.partition("</tool_call>")[0].split("\n") if tag else ():
         try:
@@ -80,7 +80,7 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _declines(name: str) -> bool:
-    """Whether a call is one of "none", by which a model declines."""
+    """Return whether a call is one of "none", by which a model declines."""
     return name.strip().lower() == "none"
 
 
@@ -89,7 +89,7 @@ def _is_object(value: Any) -> bool:
 
 
 def is_literal(value: Any, depth: int = MAX_DEPTH) -> bool:
-    """Whether a value is JSON (text, finite number, truth value, null, list, object) that is not nested too deeply."""
+    """Return whether a value is JSON (text, finite number, boolean, null, list, object) of a bounded depth."""
     if depth == 0:
         return False
     if isinstance(value, list):
@@ -194,7 +194,7 @@ class Tools:
                 self._modules[name] = getattr(importlib.import_module(path), name)
 
     def methods(self, classes: Sequence[str]) -> set[str]:
-        """The public methods of tool classes: all that a model may call."""
+        """Return the public methods of tool classes: all that a model may call."""
         found: set[str] = set()
         for name in classes:
             members = inspect.getmembers(self._modules[name], inspect.isfunction)
@@ -202,7 +202,7 @@ class Tools:
         return found
 
     def execute(self, calls: Calls, entry: Mapping[str, Any], long_context: bool) -> list[str]:
-        """What the tools say to each call, in order; the state of the entry's tools stays in this process."""
+        """Return what the tools say to each call, in order; the state of the entry's tools stays in this process."""
         methods = self.methods(entry["involved_classes"])
         said = []
         for call in calls:
@@ -217,7 +217,7 @@ class Tools:
         return said
 
     def check(self, turns: Sequence[Sequence[Calls]], gold: Mapping[str, Any]) -> bool:
-        """Whether the calls of a dialogue (turns of steps of calls, none of them empty) do what the gold calls do."""
+        """Return whether the calls of a dialogue (turns of steps of calls, none empty) do what the gold calls do."""
         if len(turns) != len(gold["answer"]):  # the dialogue was stopped before its end
             return False
         methods = self.methods(gold["entry"]["involved_classes"])
@@ -230,7 +230,7 @@ class Tools:
 
 
 def _unrefused(execute: Callable[..., tuple[list[str], Any]]) -> Callable[..., tuple[list[str], Any]]:
-    """bfcl-eval's `execute`, which raises RuntimeError where our own limits kept a tool from doing its work."""
+    """Wrap `execute` of bfcl-eval: RuntimeError where our own limits kept a tool from its work."""
 
     @functools.wraps(execute)
     def checked(*args: Any, **kwargs: Any) -> tuple[list[str], Any]:
@@ -247,6 +247,6 @@ def _unrefused(execute: Callable[..., tuple[list[str], Any]]) -> Callable[..., t
 
 
 def _refusal(call: Mapping[str, Any]) -> str:
-    """What bfcl-eval says to a call of a name that it does not know."""
+    """Return what bfcl-eval says to a call of a name that it does not know."""
     name = next(iter(call), "") if isinstance(call, Mapping) else ""
     return f"Error during execution: name '{str(name).partition('.')[0][:200]}' is not defined"

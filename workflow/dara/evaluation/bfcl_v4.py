@@ -99,7 +99,7 @@ MORE_TOOLS = "{tools}\nI have updated some more functions you can choose from. W
 
 
 def data_directory() -> Path:
-    """Where the cases are: inside the installed bfcl-eval. Raises ValueError when it is not installed."""
+    """Return where the cases are: inside the installed bfcl-eval. Raises ValueError when it is not installed."""
     spec = importlib.util.find_spec("bfcl_eval")
     if spec is None or not spec.submodule_search_locations:
         raise ValueError(
@@ -148,7 +148,7 @@ def _single_turn(row: dict[str, Any], category: str, language: str, answer: Any,
 
 
 def _several_turns(row: dict[str, Any], category: str, language: str, answer: Any, cases_dir: Path) -> Case:
-    """The row names its tools by their classes, and may hold some back until a later turn."""
+    """Return the row names its tools by their classes, and may hold some back until a later turn."""
     held_back = row.get("missed_function", {})
     tools = [tool for name in row["involved_classes"] for tool in _tool_docs(cases_dir, name)]
     later: dict[str, list[dict[str, Any]]] = {}
@@ -180,7 +180,7 @@ _LISTS = {"JAVA": ("ArrayList", "Array"), "JAVASCRIPT": ("array",)}
 
 
 def _with_hints(function: Mapping[str, Any], language: str) -> dict[str, Any]:
-    """A copy of a tool's description that says which language it is in.
+    """Return a copy of a tool's description that says which language it is in.
 
     Values of Java and JavaScript parameters are given as text, whatever their type; the description says which it is.
     """
@@ -208,12 +208,12 @@ def _with_hints(function: Mapping[str, Any], language: str) -> dict[str, Any]:
 
 
 def prompt(case: Case) -> list[dict[str, str]]:
-    """The chat messages that a model answers first."""
+    """Return the chat messages that a model answers first."""
     return messages(case, case.question["question"][0])
 
 
 def messages(case: Case, history: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """System and user message for the dialogue so far.
+    """Return the system and the user message for the dialogue so far.
 
     Args:
         history: messages of role user, assistant or tool (with the call as `name`); others are left out, as in
@@ -242,7 +242,7 @@ def messages(case: Case, history: Sequence[Mapping[str, str]]) -> list[dict[str,
 
 
 def turns(case: Case) -> list[list[dict[str, str]]]:
-    """The messages that begin each turn; a turn in which tools appear announces them instead."""
+    """Return the messages that begin each turn; a turn in which tools appear announces them instead."""
     later = case.question.get("missed_function", {})
     return [
         [{"role": "user", "content": MORE_TOOLS.format(tools=later[str(number)])}] if str(number) in later else turn
@@ -252,7 +252,7 @@ def turns(case: Case) -> list[list[dict[str, str]]]:
 
 @contextlib.contextmanager
 def programs(cases: Sequence[Case], max_steps: int) -> Iterator[Callable[[Case], Program]]:
-    """What each case asks of a model: one request, or a dialogue whose tool calls are really executed."""
+    """Yield what each case asks of a model: one request, or a dialogue whose tool calls are really executed."""
 
     def program(case: Case) -> Program:
         if not is_multi_turn(case.category):
@@ -264,7 +264,7 @@ def programs(cases: Sequence[Case], max_steps: int) -> Iterator[Callable[[Case],
 
 
 def tools_identity() -> dict[str, Any]:
-    """What executes the tool calls of `programs`, in values of JSON: its version, its limits, and its `network`
+    """Return what executes the tool calls of `programs`, in values of JSON: its version, its limits, and its `network`
     (isolated or reachable). Starts a worker to see that, which takes a second."""
     with ToolExecutor(()) as executor:
         return executor.identity

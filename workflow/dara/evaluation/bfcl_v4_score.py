@@ -41,14 +41,14 @@ def scorer_settings(settings: Benchmark) -> dict[str, Any]:
 
 
 def scorer_item(response: Response, case: Case) -> dict[str, Any]:
-    """What the scorer needs of a response and its case."""
+    """Return what the scorer needs of a response and its case."""
     turns = None if response.turns is None else [list(turn) for turn in response.turns]
     overflow = response.stopped == "context_overflow"
     return {"outputs": response.outputs, "turns": turns, "overflow": overflow, **case.gold}
 
 
 def make_scorer(think_limit: float, seconds: float) -> Any:
-    """The scorer that runs in the worker process: an item of `scorer_item` -> parts of its scores.
+    """Return the scorer that runs in the worker process: an item of `scorer_item` -> parts of its scores.
 
     Raises:
         RuntimeError: another version of bfcl-eval is installed, or known answers do not get their known scores.
@@ -77,7 +77,7 @@ def make_scorer(think_limit: float, seconds: float) -> Any:
 
 
 def _thought(outputs: Sequence[str], limit: float) -> dict[str, Any]:
-    """Share of outputs whose think block is short enough, and the mean words of the blocks that are there."""
+    """Return the share of outputs with a think block that is short enough, and the mean words of the blocks."""
     words = [count for count in map(think_words, outputs) if count is not None]
     short = sum(think_length(output, limit) for output in outputs)
     return {
@@ -96,8 +96,7 @@ def _in_copy(answer: Callable[[Any], bool], seconds: float) -> bool:
 
 
 def _preflight(score: Any) -> None:
-    """A scorer that finds nothing, or finds everything right, would do it without a word: known answers must get their
-    known scores."""
+    """Raise RuntimeError unless known answers get their known scores: a scorer that finds nothing would not show."""
     for outputs, item, expected in [*_known_calls(), *_known_dialogues()]:
         scores: dict[str, Any] = {}
         for part in score({"outputs": outputs, "overflow": False, **item}):
@@ -122,7 +121,7 @@ def _known_calls() -> list[Known]:
 
 
 def _known_dialogues() -> list[Known]:
-    """An addition, and a booking: its tool checks the date by a module that Python finds only then."""
+    """Return an addition, and a booking: its tool checks the date by a module that Python finds only then."""
     state = {"access_token": "abc", "token_expires_in": 9, "credit_card_list": {"7": {"balance": 1000.0}}}
     entry = {"id": "multi_turn_base_preflight", "involved_classes": ["MathAPI", "TravelAPI"]}
     entry["initial_config"] = {"TravelAPI": state}
@@ -148,7 +147,7 @@ def _turn(name: str, parameters: Mapping[str, Any]) -> str:
 
 
 def score_row(response: Response, scores: Mapping[str, Any], length_limit: int | None) -> dict[str, Any]:
-    """The columns of a case from the parts that its scorer gave."""
+    """Return the columns of a case from the parts that its scorer gave."""
     return {
         **UNSCORED,
         **scores,
@@ -160,7 +159,7 @@ def score_row(response: Response, scores: Mapping[str, Any], length_limit: int |
 
 
 def summarise(frame: pd.DataFrame) -> dict[str, Metric]:
-    """Metrics of a score file; `frame` has COLUMNS, a row a response.
+    """Return the metrics of a checkpoint's scores; `frame` has COLUMNS, a row a response.
 
     average_{accuracy,format,think_length}; {accuracy,format}/<group or category>; decode_error_rate, lost_call_rate
     (a tool call of the case got no answer), truncated_rate, context_overflow_rate and step_limit_rate over all cases;

@@ -115,7 +115,7 @@ def generate_checkpoints(
             _check_unchanged(out_dir, identity)
             sampler.use(checkpoints[step])
             make = _in_one_stream if benchmark.one_stream else _by_request
-            responses = make(benchmark, settings, cases, sampler, journal_path(out_dir, step), where)
+            responses = make(benchmark, settings, cases, sampler, (out_dir, step), where)
             _check_unchanged(out_dir, identity)
             write_responses(out_dir, step, cases, responses)
             journal_path(out_dir, step).unlink(missing_ok=True)
@@ -173,7 +173,7 @@ def _by_request(
     settings: Benchmark,
     cases: Sequence[Case],
     sampler: Sampler,
-    path: Path,
+    place: tuple[Path, int],
     where: str,
 ) -> list[list[Response]]:
     """Return the responses to all cases: those in the journal, and the others, each kept as soon as it is there."""
@@ -183,7 +183,7 @@ def _by_request(
         opened = contextlib.nullcontext(lambda case: one_request(benchmark.prompt(case)))
     else:
         opened = benchmark.programs(cases, settings.max_steps)
-    with response_journal(path) as work, opened as program:
+    with response_journal(journal_path(*place)) as work, opened as program:
         progress = Progress(logger, where, len(cases) * settings.samples, len(work.done))
         session = sampler.session(settings.sampling, settings.max_context, progress.made)
         waiting = (
@@ -193,8 +193,8 @@ def _by_request(
             if (case.id, sample) not in work.done
         )
         for ended in run_programs(waiting, session, sampler, settings.seed):
-            for place, response in ended:
-                work.add(place, response, response_line(_step_of(path), *place, response))
+            for asked, response in ended:
+                work.add(asked, response, response_line(place[1], *asked, response))
             progress.advance(len(ended))
         return [[work.done[case.id, sample] for sample in range(settings.samples)] for case in cases]
 
@@ -207,10 +207,6 @@ def response_journal(path: Path) -> Journal[Place, Response]:
         return (row.case, row.sample), row.answer
 
     return Journal(path, parse)
-
-
-def _step_of(journal: Path) -> int:
-    return int(journal.stem.rpartition("_")[2])
 
 
 # --- what makes them --------------------------------------------------------------------------------------------------

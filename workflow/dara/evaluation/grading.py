@@ -32,7 +32,7 @@ from dara.evaluation.records import (
 )
 from dara.evaluation.samplers import Progress
 from dara.evaluation.sandbox import Outcome, Outcomes, ScorerSpec, ScoringPool, cores
-from dara.files import gunzip, gzipped, read_json, sha256, write_atomically
+from dara.files import gunzip, gzipped, read_json, write_atomically
 from dara.specs import Benchmark
 from dara.store import Journal
 
@@ -109,7 +109,8 @@ def _scored(
 ) -> bytes:
     """Return the table of scores, after all responses that the journal has not are scored."""
     benchmark, gold = definition(settings.name), {case.id: case for case in cases}
-    responses = {str(step): sha256(responses_path(out_dir, step)) for step in steps if _exists(out_dir, step)}
+    files = [responses_path(out_dir, step) for step in steps]
+    responses = sha256_of([path for path in files if path.is_file()], out_dir)
     head = json.dumps({"scorer": scorer, "responses": responses, "cases": len(cases)}, sort_keys=True)
     stream = io.StringIO()
     writer = csv.DictWriter(stream, fieldnames=("step", *benchmark.columns), lineterminator="\n")
@@ -131,10 +132,6 @@ def _scored(
             outcomes = [journal.done[step, number] for number in range(len(rows))]
             writer.writerows(_table_rows(benchmark, rows, outcomes, gold, settings.length_limit))
     return stream.getvalue().encode("utf-8")
-
-
-def _exists(out_dir: Path, step: int) -> bool:
-    return responses_path(out_dir, step).is_file()
 
 
 def score_journal(path: Path, head: str) -> Journal[tuple[int, int], Outcome]:

@@ -109,7 +109,7 @@ class Fork:
         there.close()
 
     def ask(self, question: Any, seconds: float) -> Any:
-        """The answer to `question`, which may take `seconds` of processor time.
+        """Return the answer to `question`, which may take `seconds` of processor time.
 
         Raises:
             ForkLost: it took more (or WALL_FACTOR times as long by the clock), or the copy was killed.
@@ -136,7 +136,7 @@ class Fork:
 
 
 def _serve_fork(answer: Callable[[Any], Any], channel: Connection) -> None:
-    """The copy's life; leaves by os._exit, so that nothing of the original's runs twice."""
+    """Answer questions until the end; leaves by os._exit, so that nothing of the original runs twice."""
     try:
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -71,14 +71,14 @@ def load_cases(cases_dir: Path) -> list[Case]:
 
 
 def prompt(case: Case) -> str | list[dict[str, str]]:
-    """The complete text that a laptop model continues, or the one user message that a chat model is asked."""
+    """Return the complete text that a laptop model continues, or the one user message that a chat model is asked."""
     if "prompt" in case.question:
         return case.question["prompt"]
     return [{"role": "user", "content": question(case.question["problem"].strip())}]
 
 
 def make_scorer() -> Any:
-    """The scorer that runs in the worker process: item {"response", "answer"} -> parts of its grades.
+    """Return the scorer that runs in the worker process: item {"response", "answer"} -> parts of its grades.
 
     Raises:
         RuntimeError: another version of math-verify is installed, or known answers do not get their known grades.
@@ -123,8 +123,9 @@ def _load_math_verify() -> Any:
 
 
 def _within(seconds: float, work: Callable[[], Any], otherwise: Any) -> Any:
-    """What `work` returns, which is interrupted by math-verify's own exception whenever it has used `seconds` more of
-    processor time; `otherwise` where that ends it.
+    """Return what `work` returns; `otherwise` where the limit ends it.
+
+    It is interrupted by math-verify's own exception whenever it has used `seconds` more of processor time.
 
     math-verify takes the exception as a failure of its step and goes on, or lets it through. Whenever the signal comes,
     nothing leaves this function by an exception of it.
@@ -152,7 +153,7 @@ def _within(seconds: float, work: Callable[[], Any], otherwise: Any) -> Any:
 
 
 def _preflight(score: Any) -> None:
-    """A grader that refuses everything would not show: known answers must get their known grades."""
+    """Raise RuntimeError unless known answers get their known grades: a grader that refuses all would not show."""
     known = {r"\boxed{0.50}": (0, 1, 1), r"so \boxed{\frac12}": (1, 1, 1), r"\boxed{3}": (0, 0, 0), "": (0, 0, 0)}
     for response, expected in known.items():
         grades: dict[str, int] = {}

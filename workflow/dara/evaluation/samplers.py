@@ -43,7 +43,7 @@ class Session(Protocol):
         """Ask for a response to a complete text. A prompt that leaves no room is answered by a context overflow."""
 
     def poll(self) -> list[tuple[Hashable, Response]]:
-        """Work until at least one request is answered; (key, response) of each. Empty when nothing is asked."""
+        """Work until at least one request is answered; return (key, response) of each. Empty when nothing is asked."""
 
 
 class Sampler(Protocol):
@@ -62,12 +62,12 @@ class Sampler(Protocol):
         """`samples` responses to each prompt. The same arguments give the same responses."""
 
     def render(self, messages: Sequence[dict[str, str]]) -> str:
-        """Chat messages as the text that the checkpoint's chat template makes of them, ready for the answer."""
+        """Return chat messages as the text that the checkpoint's chat template makes of them."""
 
     def session(
         self, sampling: Sampling, max_context: int | None, on_progress: ProgressCallback = no_progress
     ) -> Session:
-        """A session. `max_context`: tokens of prompt and response together, where the model itself allows more."""
+        """Begin a session. `max_context`: tokens of prompt and response together, where the model allows more."""
 
     def close(self) -> None:
         """Give the memory of the model back."""
@@ -147,17 +147,17 @@ class CheckpointTokenizer:
         return self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
 
     def encode(self, prompt: str) -> list[int]:
-        """Token ids; a prompt is the complete text, so no token is added to it."""
+        """Return token ids; a prompt is the complete text, so no token is added to it."""
         if not prompt:
             raise ValueError("a prompt is empty; a model needs a text to continue")
         return self.tokenizer(prompt, add_special_tokens=False)["input_ids"]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text without special tokens."""
+        """Return the text without special tokens."""
         return self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def room(self, prompt_tokens: int, sampling: Sampling, max_context: int | None) -> int:
-        """New tokens for a prompt: what the response and the context allow; 0 or less is an overflow."""
+        """Return the new tokens for a prompt: what the response and the context allow; 0 or less is an overflow."""
         context = self.positions if max_context is None else min(max_context, self.positions)
         return min(sampling.max_response_tokens, context - prompt_tokens - SPARE_TOKENS)
 
@@ -198,7 +198,7 @@ def run_programs(
 
 
 def request_seed(seed: int, place: Place, step: int) -> int:
-    """A seed (31 bits) of a request's own."""
+    """Return a seed (31 bits) of a request's own."""
     text = f"{seed}/{place[0]}/{place[1]}/{step}"
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:4], "big") >> 1
 
@@ -229,7 +229,7 @@ class Progress:
         self._show(0.0 if self._done == self._total else EVERY_SECONDS if count else QUIET_SECONDS)
 
     def made(self, tokens: int, outputs: int) -> None:
-        """So much more was made for what is not done yet. To be called often: it logs when it is time."""
+        """Count what was made for what is not done yet. To be called often: it logs when it is time."""
         self._tokens += tokens
         self._outputs += outputs
         self._show(QUIET_SECONDS)
@@ -241,7 +241,7 @@ class Progress:
             self._logger.info("%s: %s", self._label, self.line(now - self._started))
 
     def line(self, seconds: float) -> str:
-        """The line after `seconds` of work."""
+        """Return the line after `seconds` of work."""
         share = self._done / self._total if self._total else 1.0
         filled = "#" * round(BAR * share)
         here = f"[{filled:<{BAR}}] {share:.0%}, {self._done} of {self._total}"

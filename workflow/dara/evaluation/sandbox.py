@@ -116,7 +116,7 @@ class Sandbox:
         return worker.wait_until_ready()
 
     def score(self, items: Sequence[dict[str, Any]], names: Sequence[int] | None = None) -> list[Outcome]:
-        """Outcomes of `items`, in their order. `names`: what they are called in messages; by default 0, 1, ...
+        """Return the outcomes of `items`, in their order. `names`: what they are called in messages (0, 1, ...)
 
         Raises:
             SandboxError: the worker does not start, or the scorer raised on an item (which is named).
@@ -133,7 +133,7 @@ class Sandbox:
         return outcomes
 
     def _again(self, item: dict[str, Any], name: int) -> Outcome:
-        """A second chance, alone in a fresh worker: a busy machine or a foreign kill is not the response's fault."""
+        """Score an item again, alone in a fresh worker: a foreign kill is not the response's fault."""
         finished = self._run([item], [name])
         if finished:
             return finished[0]
@@ -143,7 +143,7 @@ class Sandbox:
         return Outcome(self._partial, "timeout")
 
     def _run(self, batch: Sequence[dict[str, Any]], names: Sequence[int]) -> list[Outcome]:
-        """Outcomes of a batch, up to the first item that hangs or ends the worker (its parts: `_partial`)."""
+        """Return the outcomes of a batch, up to the first that hangs or ends the worker (its parts: `_partial`)."""
         self.start()
         worker = self._worker
         worker.send(list(batch))
@@ -168,7 +168,7 @@ class Sandbox:
 
 
 def cores() -> int:
-    """The processor cores that this process may use."""
+    """Return the processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -188,7 +188,7 @@ class ScoringPool:
             sandbox.__exit__()
 
     def network(self) -> Network:
-        """Whether the workers can reach a network; starts one of them."""
+        """Return whether the workers can reach a network; starts one of them."""
         return self._sandboxes[0].start()
 
     def score(self, items: Mapping[int, Item], keep: Callable[[int, Outcome], None]) -> None:
@@ -248,7 +248,7 @@ class Worker:
         self.send({"factory": spec.factory, "settings": spec.settings, "seconds": spec.seconds})
 
     def wait_until_ready(self) -> Network:
-        """Whether it can reach a network, as soon as it has started. Raises SandboxError when it does not start."""
+        """Return whether it can reach a network, once it has started. SandboxError when it does not start."""
         if self._network is None:
             ready = self.receive(time.monotonic() + START_SECONDS)
             if ready is None:
@@ -265,7 +265,7 @@ class Worker:
             self._process.stdin.flush()
 
     def receive(self, deadline: float) -> dict[str, Any] | None:
-        """The next message, or None when there is none by the deadline or the worker has ended."""
+        """Return the next message, or None when there is none by the deadline or the worker has ended."""
         try:
             line = self._messages.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
@@ -303,7 +303,7 @@ def _environment(spec: ScorerSpec, directory: Path) -> dict[str, str]:
 
 
 def _batch_length(items: Sequence[dict[str, Any]], start: int) -> int:
-    """How many items from `start` on go to the worker at once: at least one, of a bounded size together."""
+    """Return how many items from `start` on go to the worker at once: at least one, of a bounded size together."""
     characters = 0
     for count, item in enumerate(items[start : start + BATCH_ITEMS]):
         characters += _characters(item)
@@ -313,7 +313,7 @@ def _batch_length(items: Sequence[dict[str, Any]], start: int) -> int:
 
 
 def _characters(value: Any) -> int:
-    """The characters of all texts in a value of JSON."""
+    """Return the characters of all texts in a value of JSON."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
@@ -329,7 +329,7 @@ def _pump(stream: IO[bytes], messages: queue.Queue[bytes | None]) -> None:
 
 
 def serve() -> None:
-    """The worker: read what to run from standard input, then score batches until the input ends."""
+    """Run the worker: read what to run from standard input, then score batches until the input ends."""
     network = leave_network()
     channel = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # whatever a grader prints must not mix with the messages

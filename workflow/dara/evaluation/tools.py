@@ -40,17 +40,17 @@ class Executor(Protocol):
     """Executes the tool calls of cases, each case with a state of its own."""
 
     def execute(self, case_id: str, calls: list[dict[str, Any]]) -> list[str]:
-        """What each call returned, in order; a failed call returns a text that says so."""
+        """Return what each call returned, in order; a failed call returns a text that says so."""
 
     def lost(self, case_id: str) -> int:
-        """How many calls of a case got no answer."""
+        """Return how many calls of a case got no answer."""
 
     def forget(self, case_id: str) -> None:
         """Drop the state of a case."""
 
 
 def one_request(prompt: Prompt) -> Program:
-    """One prompt, one response."""
+    """Ask one prompt, and keep the response."""
     return (yield prompt)
 
 
@@ -61,7 +61,7 @@ def dialogue(
     executor: Executor,
     max_steps: int,
 ) -> Program:
-    """A dialogue of several turns with tools.
+    """Return a dialogue of several turns with tools.
 
     Args:
         turns: the messages that begin each turn.
@@ -106,14 +106,14 @@ def dialogue(
 
 
 def _call_text(call: dict[str, Any]) -> str:
-    """A call as the history shows it: `name(parameter=value, ...)`."""
+    """Return a call as the history shows it: `name(parameter=value, ...)`."""
     ((name, parameters),) = call.items()
     given = ["..."] if parameters is None else [f"{key}={value!r}" for key, value in parameters.items()]
     return encodable(f"{name}({', '.join(given)})")
 
 
 def encodable(text: str) -> str:
-    """The text with halves of surrogate pairs, which no tokenizer takes, as escapes: JSON of a model can name one."""
+    """Return the text with lone surrogates, which JSON can name and no tokenizer takes, as escapes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -187,7 +187,7 @@ class ToolExecutor:
         return {"bfcl-eval": CHECKER_VERSION, "network": network, **limits}
 
     def execute(self, case_id: str, calls: Sequence[Call]) -> list[str]:
-        """What the tools of a case say to the calls of an output (`decode_calls`), one text a call, in order.
+        """Return what the tools of a case say to the calls of an output (`decode_calls`), one text a call, in order.
 
         Whatever a call is, it costs its own answer only: `Error during execution: ...`; once the time of the output or
         of the case is used up, calls are not made. Answers are cut at the limits.
@@ -214,7 +214,7 @@ class ToolExecutor:
             return answers
 
     def lost(self, case_id: str) -> int:
-        """How many calls of a case got no answer since its tools began: they ended their copy, or no time was left."""
+        """Return how many calls of a case got no answer: they ended their copy, or no time was left."""
         with self._lock:
             return self._live[case_id].lost if case_id in self._live else 0
 
@@ -226,7 +226,7 @@ class ToolExecutor:
                 self._ask({"case": case_id, "forget": True})
 
     def _one(self, live: _Live, call: Call) -> str | None:
-        """What the tools say to one call; None where it ended the copy that it was executed in."""
+        """Return what the tools say to one call; None where it ended the copy that it was executed in."""
         worker, said = self._asked(live, call)
         if said is None:  # the whole worker ended: the system's doing, or bad luck, so not the call's fault at once
             logger.warning("case %s: the tools' process ended, and the call is made again in a new one", live.case.id)
@@ -246,7 +246,7 @@ class ToolExecutor:
         return None
 
     def _asked(self, live: _Live, call: Call) -> tuple[Worker, dict[str, Any] | None]:
-        """The worker that a call goes to, and what it says (None: it ended)."""
+        """Return the worker that a call goes to, and what it says (None: it ended)."""
         item = {"case": live.case.id, "call": call}
         worker = self._started()
         if live.worker is not worker:  # it has no copy of this case, or the copy ended
@@ -261,7 +261,7 @@ class ToolExecutor:
         return self._worker
 
     def _ask(self, item: dict[str, Any]) -> dict[str, Any] | None:
-        """The worker's answer; None where it ended or gave none in time, and then a new one takes its place."""
+        """Return the worker's answer; None where it ended or gave none in time, and then a new one takes its place."""
         worker = self._started()
         worker.send([item])
         said: dict[str, Any] = {}
@@ -284,7 +284,7 @@ def _cut(text: str, characters: int) -> str:
 
 
 def make_server(limits: Mapping[str, Any]) -> Any:
-    """What runs in the worker, with `Limits`: item {"case", "call"} -> {"text", "seconds"} or {"ended"}.
+    """Return what runs in the worker, with `Limits`: item {"case", "call"} -> {"text", "seconds"} or {"ended"}.
 
     The item has "entry", "long_context" and "history" (the calls before) where the case has no copy yet.
     """

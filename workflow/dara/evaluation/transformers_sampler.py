@@ -92,7 +92,7 @@ class TransformersSampler:
         self.__dict__.pop("_model", None)
 
     def _answer(self, requests: Sequence[Request], sampling: Sampling, on_progress: ProgressCallback) -> list[Response]:
-        """Responses to a batch of requests."""
+        """Return the responses to a batch of requests."""
         import torch
         from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
@@ -120,13 +120,13 @@ class TransformersSampler:
         return [self._cut(row, request) for row, request in zip(tokens.tolist(), requests, strict=True)]
 
     def _cut(self, tokens: list[int], request: Request) -> Response:
-        """The request's own part of a row: it ends at an end token, or where its room ends."""
+        """Return the request's own part of a row: it ends at an end token, or where its room ends."""
         end = next((i for i, token in enumerate(tokens) if token in self._text.end_tokens), len(tokens))
         kept = tokens[: min(end + 1, request.max_new_tokens)]
         return Response(self._text.decode(kept), len(kept), end < len(kept))
 
     def _batch(self, prompts: Sequence[str], samples: int, sampling: Sampling) -> list[Response]:
-        """Responses to a batch, the samples of a prompt next to each other."""
+        """Return the responses to a batch, the samples of a prompt next to each other."""
         from transformers import GenerationConfig
 
         inputs = self._encode(prompts, sampling.max_response_tokens)
@@ -186,7 +186,7 @@ class TransformersSampler:
 
 
 def _within(positions: int) -> Callable[..., Any]:
-    """A hook that keeps position ids below `positions`.
+    """Return a hook that keeps position ids below `positions`.
 
     A row that has used its room is computed as long as another row of its batch goes on, which nobody reads; without
     this it would look for a learned position that does not exist.
@@ -201,7 +201,7 @@ def _within(positions: int) -> Callable[..., Any]:
 
 
 def _rooms(width: int, rooms: Sequence[int], end_tokens: Sequence[int], on_progress: ProgressCallback) -> Any:
-    """A stopping criterion that ends each row where its own room ends, and reports how many tokens were made.
+    """Return a stopping criterion that ends each row where its own room ends, and reports how many tokens were made.
 
     Args:
         width: tokens of the padded prompts.
@@ -225,7 +225,7 @@ def _rooms(width: int, rooms: Sequence[int], end_tokens: Sequence[int], on_progr
 
 
 def _draw(sampling: Sampling, seeds: Sequence[int]) -> Any:
-    """A logits processor after which the largest logit is a draw: softmax at the temperature, cut at top_p.
+    """Return a logits processor after which the largest logit is a draw: softmax at the temperature, cut at top_p.
 
     It adds Gumbel noise, whose largest sum is a draw from the softmax (Gumbel 1954); each row has a generator of its
     own.

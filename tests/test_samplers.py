@@ -1,4 +1,4 @@
-"""Sessions of the samplers, request by request, on random models of a few thousand parameters."""
+"""The samplers on random models of a few thousand parameters: all prompts at once, and request by request."""
 
 from collections import Counter
 from pathlib import Path
@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    GenerationConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from bfcl_v4_fakes import benchmark
 from dara.config import Sampling
@@ -52,6 +59,8 @@ def save_checkpoint(
             model.model.embed_tokens.weight.fill_(1.0)  # so the last hidden state is 1 everywhere
             for token, logit in logits.items():
                 model.lm_head.weight[token] = logit / 64
+    # A checkpoint's own settings must not matter.
+    model.generation_config = GenerationConfig(top_k=1, do_sample=True, eos_token_id=[END, OTHER_END], pad_token_id=PAD)
     model.save_pretrained(folder)
     return folder
 
@@ -103,12 +112,18 @@ def test_draws_have_the_probabilities_of_the_softmax_at_the_temperature(tmp_path
 
 
 def test_temperature_0_is_greedy(checkpoint: Path) -> None:
+    model = LlamaForCausalLM.from_pretrained(checkpoint)
+    tokens = torch.tensor([[9, 14]])  # w4 w9
+    for _ in range(6):
+        tokens = torch.cat([tokens, model(tokens).logits[:, -1:].argmax(dim=-1)], dim=1)
+    words = [f"w{token - 5}" for token in tokens[0, 2:].tolist()]
     greedy = Sampling(temperature=0, top_p=0.5, max_response_tokens=6)
-    prompts = ["w1 w2", "w3", "w4 w5 w6 w7"]
-    sampler = TransformersSampler(checkpoint, 3)
+    prompts, sampler = ["w4 w9", "w3", "w4 w5 w6 w7"], TransformersSampler(checkpoint, 3)
     said = answers(sampler, {prompt: (prompt, seed) for seed, prompt in enumerate(prompts)}, greedy)
+    assert said["w4 w9"].text.split() == words
     assert said == answers(sampler, {prompt: (prompt, 7) for prompt in prompts}, greedy)
     assert [[said[prompt]] for prompt in prompts] == sampler.generate(prompts, 1, greedy, seed=0)
+    assert sampler.generate(prompts[:1], 1, greedy, seed=1) == [[said["w4 w9"]]]
     assert len({response.text for response in said.values()}) > 1
 
 
@@ -136,6 +151,60 @@ def test_a_response_gets_what_the_context_leaves_but_two_tokens(tmp_path: Path) 
     assert said["50"] == Response(" ".join(["w7"] * 12), 12, False)
     short = answers(sampler, {"a": ("w1 w1", 0), "b": (" ".join(["w1"] * 14), 0)}, long, context=16)
     assert (short["a"].n_tokens, short["b"]) == (12, OVERFLOW)
+
+
+def test_the_same_seed_gives_the_same_responses_and_leaves_the_global_generator_alone(checkpoint: Path) -> None:
+    prompts = ["w1 w2 w3", "w4", "w5 w6 w7 w8 w9"]
+    before = torch.get_rng_state()
+    first = TransformersSampler(checkpoint, batch_size=4).generate(prompts, 2, FREE, seed=7)
+    again = TransformersSampler(checkpoint, batch_size=4).generate(prompts, 2, FREE, seed=7)
+    other = TransformersSampler(checkpoint, batch_size=4).generate(prompts, 2, FREE, seed=8)
+    assert first == again != other
+    assert torch.equal(before, torch.get_rng_state())
+    assert [len(samples) for samples in first] == [2, 2, 2]
+    assert first[0][0] != first[0][1]
+
+
+def test_padding_does_not_change_what_a_prompt_gets(checkpoint: Path) -> None:
+    # Nearly greedy, so that only the logits matter: alone, and beside a longer prompt that makes padding necessary.
+    nearly_greedy = Sampling(temperature=1e-4, top_p=1.0, max_response_tokens=6)
+    sampler = TransformersSampler(checkpoint, batch_size=2)
+    alone = sampler.generate(["w4 w9"], 1, nearly_greedy, seed=0)
+    padded = sampler.generate(["w4 w9", "w5 w6 w7 w8 w9 w10 w11"], 1, nearly_greedy, seed=0)
+    assert alone[0] == padded[0]
+
+
+def test_top_k_is_off(tmp_path: Path) -> None:
+    uniform = TransformersSampler(save_checkpoint(tmp_path, {}), 800)
+    one_token = Sampling(temperature=1.0, top_p=1.0, max_response_tokens=1)
+    (responses,) = uniform.generate(["w1"], 800, one_token, seed=0)
+    # 800 draws from 205 tokens leave about 4 out; the library's default of 50 would leave 152 out.
+    assert len({response.text for response in responses}) > 180
+
+
+def test_top_p_and_temperature_are_used(tmp_path: Path) -> None:
+    # Temperature 1: w7 has e^1 / (e^1 + 204) = 1.3 % and the rest 0.5 % each. Temperature 0.05: w7 has 99.99996 %.
+    sampler = TransformersSampler(save_checkpoint(tmp_path, {12: 1.0}), batch_size=100)
+    cold = Sampling(temperature=0.05, top_p=1.0, max_response_tokens=1)
+    nucleus = Sampling(temperature=1.0, top_p=0.001, max_response_tokens=1)
+    for sampling in (cold, nucleus):
+        assert {response.text for response in sampler.generate(["w1"], 100, sampling, seed=0)[0]} == {"w7"}
+    assert len({response.text for response in sampler.generate(["w1"], 100, FREE, seed=0)[0]}) > 50
+
+
+def test_the_identity_says_what_made_the_responses(checkpoint: Path) -> None:
+    identity = TransformersSampler(checkpoint, batch_size=4).identity
+    assert identity["sampler"] == "transformers"
+    assert identity["batch_size"] == 4
+    assert identity["torch"].startswith(torch.__version__.split("+")[0])
+
+
+def test_a_prompt_that_does_not_fit_is_an_error(checkpoint: Path) -> None:
+    sampler = TransformersSampler(checkpoint, batch_size=4)
+    with pytest.raises(ValueError, match="need 68 tokens, the model has 64 positions"):
+        sampler.generate([" ".join(["w1"] * 62)], 1, FREE, seed=0)
+    with pytest.raises(ValueError, match="prompt 1 of a batch is empty"):
+        sampler.generate(["w1", ""], 1, FREE, seed=0)
 
 
 def save_gpt2(folder: Path) -> Path:
@@ -328,7 +397,7 @@ def test_a_vllm_engine_that_took_over_weights_says_what_a_fresh_one_says(
 
 
 @pytest.mark.openrlhf
-def test_a_vllm_engine_starts_anew_for_another_form(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_vllm_engine_starts_again_for_another_form(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     from dara.evaluation.vllm_sampler import VllmSampler
 
     caplog.set_level("INFO", "dara")
@@ -337,7 +406,7 @@ def test_a_vllm_engine_starts_anew_for_another_form(tmp_path: Path, caplog: pyte
     sampler = VllmSampler(small, 4)
     answers(sampler, requests)
     sampler.use(large)
-    assert f"{large} has another form than {small}: vLLM starts anew" in caplog.messages
+    assert f"{large} has another form than {small}: vLLM starts again" in caplog.messages
     after = answers(sampler, requests)
     sampler.close()
     fresh = VllmSampler(large, 4)
