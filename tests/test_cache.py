@@ -4,28 +4,29 @@ import gzip
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from dara.cache import holds_run, holds_scores, store
 from dara.config import Benchmark, RunSpec
-from dara.dag import Workflow
+from dara.cost import cost
 from dara.evaluation import scorers
 from dara.files import read_text
 from dara.loading import ConfigurationError, merge, read_yaml
-from dara.planning import cost
+from dara.plan import WorkflowPlan
 from dara.store import canonical_json
 from project import ROOT
 
 
-def workflow(root: Path, results: Path, reuse: str) -> Workflow:
+def workflow(root: Path, results: Path, reuse: str) -> WorkflowPlan:
     """The smoke preset of a copied configuration, with results elsewhere."""
     files = [root / "config/config.yaml", root / "config/presets/smoke.yaml"]
     values = merge(read_yaml(files[0]), read_yaml(files[1])) | {"results": str(results), "reuse": reuse}
-    return Workflow.load(root, values, files[1:])
+    return WorkflowPlan.load(root, values, files[1:])
 
 
-def finish(flow: Workflow, name: str, spec: RunSpec | None, benchmark: Benchmark) -> None:
+def finish(flow: WorkflowPlan, name: str, spec: RunSpec | None, benchmark: Benchmark) -> None:
     """The files that a finished run, or a base model, leaves behind."""
     if spec is not None:
         run = flow.paths.run(name)
@@ -34,7 +35,7 @@ def finish(flow: Workflow, name: str, spec: RunSpec | None, benchmark: Benchmark
         (run / "metrics.jsonl").write_text('{"step": 1}\n')
         (run / "manifest.json").write_text('{"checkpoints": {"3": {}, "6": {}}}')
     scores, listed = flow.paths.scores(name), {}
-    for step in flow.plan.evaluations[name][benchmark]:
+    for step in flow.matrix.evaluations[name][benchmark]:
         path = scores / f"step_{step}" / f"{benchmark.name}.csv"
         path.parent.mkdir(parents=True)
         path.write_text("case\n1\n")
@@ -49,7 +50,7 @@ def cached(tmp_path) -> Path:
     flow = workflow(ROOT, tmp_path / "results", "none")
     for name in flow.evaluated:
         benchmarks = flow.benchmarks_of(name)
-        spec = flow.plan.runs.get(name)
+        spec = flow.matrix.runs.get(name)
         finish(flow, name, spec, *benchmarks)
         store(flow.paths.run(name) if spec else None, flow.paths.scores(name), benchmarks, flow.paths.cached_run(name))
     shutil.rmtree(flow.paths.root)
@@ -58,9 +59,9 @@ def cached(tmp_path) -> Path:
 
 def test_only_takes_everything_from_the_cache(cached):
     flow = workflow(ROOT, cached, "only")
-    assert flow.cached == set(flow.plan.runs)
+    assert flow.cached == set(flow.matrix.runs)
     assert flow.cached_bases == set(flow.bases)
-    assert all(Path(flow.run_file(run, "manifest.json")).is_file() for run in flow.plan.runs)
+    assert all(Path(flow.manifest(run)).is_file() for run in flow.matrix.runs)
     assert all(Path(file).is_file() for file in flow.scored)
 
 
@@ -72,7 +73,7 @@ def test_none_takes_nothing(cached):
 
 def test_text_is_small_and_is_read_in_both_forms(cached):
     flow = workflow(ROOT, cached, "only")
-    directory = flow.run_directory(next(iter(flow.plan.runs)))
+    directory = flow.run_directory(next(iter(flow.matrix.runs)))
     assert not (directory / "metrics.jsonl").exists()
     assert gzip.decompress((directory / "metrics.jsonl.gz").read_bytes()) == b'{"step": 1}\n'
     assert read_text(directory / "metrics.jsonl") == '{"step": 1}\n'
@@ -83,9 +84,9 @@ def test_text_is_small_and_is_read_in_both_forms(cached):
 
 def test_the_same_results_are_the_same_bytes(cached, tmp_path):
     flow = workflow(ROOT, cached, "only")
-    name = next(iter(flow.plan.runs))
+    name = next(iter(flow.matrix.runs))
     again = workflow(ROOT, tmp_path / "again", "none")
-    finish(again, name, again.plan.runs[name], again.benchmarks_of(name)[0])
+    finish(again, name, again.matrix.runs[name], again.benchmarks_of(name)[0])
     store(again.paths.run(name), again.paths.scores(name), again.benchmarks_of(name), again.paths.cached_run(name))
     first, second = flow.paths.cached_run(name), again.paths.cached_run(name)
     files = sorted(path.relative_to(first) for path in first.rglob("*") if path.is_file())
@@ -95,8 +96,8 @@ def test_the_same_results_are_the_same_bytes(cached, tmp_path):
 
 def test_another_specification_is_ignored_with_a_message(cached, caplog):
     flow = workflow(ROOT, cached, "matching")
-    name, spec = next(iter(flow.plan.runs.items()))
-    directory, evaluation = flow.paths.cached_run(name), flow.plan.evaluations[name]
+    name, spec = next(iter(flow.matrix.runs.items()))
+    directory, evaluation = flow.paths.cached_run(name), flow.matrix.evaluations[name]
     assert holds_run(directory, spec, evaluation)
     assert not holds_run(directory, spec.model_copy(update={"steps": 81}), evaluation)
     assert f"{directory} is ignored: it is incomplete, or its specification is another" in caplog.text
@@ -106,16 +107,16 @@ def test_another_specification_is_ignored_with_a_message(cached, caplog):
 
 def test_keys_of_another_time_are_ignored_with_a_message(cached, caplog):
     flow = workflow(ROOT, cached, "matching")
-    name, spec = next(iter(flow.plan.runs.items()))
+    name, spec = next(iter(flow.matrix.runs.items()))
     path = flow.paths.cached_run(name) / "spec.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"old_key": 1}))
-    assert not holds_run(flow.paths.cached_run(name), spec, flow.plan.evaluations[name])
+    assert not holds_run(flow.paths.cached_run(name), spec, flow.matrix.evaluations[name])
     assert "its spec.json is not the specification of a run" in caplog.text
 
 
 def test_scores_of_another_evaluation_are_not_taken(cached, caplog):
     flow = workflow(ROOT, cached, "matching")
-    name, spec = next(iter(flow.plan.runs.items()))
+    name, spec = next(iter(flow.matrix.runs.items()))
     other = {benchmark.model_copy(update={"samples": 16}): (3, 6) for benchmark in flow.benchmarks_of(name)}
     assert not holds_run(flow.paths.cached_run(name), spec, other)
     assert not holds_scores(flow.paths.cached_run(next(iter(flow.bases))), other)
@@ -124,7 +125,7 @@ def test_scores_of_another_evaluation_are_not_taken(cached, caplog):
 
 def test_scores_of_the_steps_that_are_asked_for_are_enough(cached, caplog):
     flow = workflow(ROOT, cached, "matching")
-    name, spec = next(iter(flow.plan.runs.items()))
+    name, spec = next(iter(flow.matrix.runs.items()))
     directory, (benchmark,) = flow.paths.cached_run(name), flow.benchmarks_of(name)
     listing = directory / "scores" / f"{benchmark.name}.scored.json"
     listing.write_text(json.dumps({f"step_6/{benchmark.name}.csv": "sha"}))
@@ -141,16 +142,19 @@ def test_scores_of_the_steps_that_are_asked_for_are_enough(cached, caplog):
 def test_responses_in_the_cache_are_scored_again_by_a_newer_scorer(cached, monkeypatch):
     monkeypatch.setitem(scorers.SCORERS, "laptop_tools", 9)
     flow = workflow(ROOT, cached, "matching")
-    assert (flow.cached, flow.cached_bases) == (set(flow.plan.runs), set(flow.bases))  # nothing is trained or generated
+    assert (flow.cached, flow.cached_bases) == (
+        set(flow.matrix.runs),
+        set(flow.bases),
+    )  # nothing is trained or generated
     assert {flow.benchmarks_of(name)[0].name for name in flow.outdated} == {"laptop_tools"}
     assert len(flow.outdated) == 3
     for name in flow.evaluated:
         (benchmark,) = flow.benchmarks_of(name)
         again, kept = flow.paths.scores(name), flow.paths.cached_run(name) / "scores"
         assert flow.score_directory(name) == (again if name in flow.outdated else kept)
-        identity = Path(flow.response_identity(name, benchmark.name))
+        identity = Path(flow.scoring_inputs(SimpleNamespace(run=name, benchmark=benchmark.name))["identity"])
         assert identity.parent == (kept if name in flow.outdated else again)
-    assert (cost(flow, list(flow.plan.runs)).jobs, cost(flow, list(flow.plan.runs)).evaluation_hours) == (3, 0)
+    assert (cost(flow, list(flow.matrix.runs)).jobs, cost(flow, list(flow.matrix.runs)).evaluation_hours) == (3, 0)
     with pytest.raises(
         ConfigurationError, match=r"3 runs and base models .* have scores of an older .* `reuse: matching`"
     ):
@@ -163,16 +167,16 @@ def test_responses_in_the_cache_are_scored_again_by_a_newer_scorer(cached, monke
 
 def test_a_base_model_is_scored_again_when_one_of_its_runs_is_trained(cached):
     flow = workflow(ROOT, cached, "matching")
-    lost = flow.plan.experiments["tool_main"][0]
+    lost = flow.matrix.experiments["tool_main"][0]
     shutil.rmtree(flow.paths.cached_run(lost))
     again = workflow(ROOT, cached, "matching")
-    assert again.cached == set(again.plan.runs) - {lost}
+    assert again.cached == set(again.matrix.runs) - {lost}
     assert len(again.cached_bases) == 1
 
 
 def test_only_names_what_is_missing(cached):
     flow = workflow(ROOT, cached, "only")
-    lost = flow.plan.experiments["math_main"][0]
+    lost = flow.matrix.experiments["math_main"][0]
     shutil.rmtree(flow.paths.cached_run(lost))
     with pytest.raises(
         ConfigurationError, match=rf"1 of 4 runs of preset smoke are not in .*{lost}.*make reproduce PRESET=smoke"

@@ -6,6 +6,7 @@ there: tables need no Matplotlib.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from dara.analysis.frames import FrameFiles
@@ -14,46 +15,53 @@ from dara.analysis.view import View
 from dara.analysis.view_published import PublishedView
 from dara.analysis.view_runs import RunsView
 from dara.config import Experiment, MethodEntry
-from dara.dag import Workflow
 from dara.loading import read_methods
 from dara.outputs import Outputs
+from dara.plan import WorkflowPlan
 
 
-def table(flow: Workflow, output: str) -> None:
-    """Write a table of a preset."""
-    experiment, module = flow.outputs.owner("tables", output)
-    _table((_ours(flow, experiment),), module, flow.paths.root / "tables" / output, _settings(flow, module))
+def table(plan: WorkflowPlan, names: Sequence[str]) -> None:
+    """Write tables of a preset."""
+    for output in names:
+        experiment, module = plan.outputs.owner("tables", output)
+        _table((_ours(plan, experiment),), module, plan.outputs.stem("tables", output), _settings(plan, module))
 
 
-def figure(flow: Workflow, output: str) -> None:
-    """Write a figure of a preset."""
-    experiment, module = flow.outputs.owner("figures", output)
-    _figure(_ours(flow, experiment), module, flow.paths.root / "figures" / output)
+def figure(plan: WorkflowPlan, names: Sequence[str]) -> None:
+    """Write figures of a preset."""
+    for output in names:
+        experiment, module = plan.outputs.owner("figures", output)
+        _figure(_ours(plan, experiment), module, plan.outputs.stem("figures", output))
 
 
-def side_by_side(flow: Workflow, output: str) -> None:
-    """Write a table of a preset that has the published numbers too."""
-    experiment, module = flow.outputs.owner("side_by_side", output)
-    theirs = flow.published.experiments[experiment.experiment]
-    views = _ours(flow, experiment), _theirs(flow.paths.published, theirs, flow.configuration.methods)
-    _table(views, module, flow.paths.root / "tables" / f"{output}_side_by_side", _settings(flow, module))
+def side_by_side(plan: WorkflowPlan, names: Sequence[str]) -> None:
+    """Write tables of a preset that have the published numbers too."""
+    for output in names:
+        experiment, module = plan.outputs.owner("side_by_side", output)
+        theirs = plan.published.experiments[experiment.experiment]
+        views = _ours(plan, experiment), _theirs(plan.paths.published, theirs, plan.configuration.methods)
+        _table(views, module, plan.outputs.stem("side_by_side", output), _settings(plan, module))
 
 
-def published_table(root: Path, directory: Path, output: str) -> None:
-    """Write a table of the published numbers in `<directory>/data/` into `<directory>/tables/`."""
-    experiment, module = Outputs.of_published(root, directory).owner("tables", output)
-    _table((_theirs(directory, experiment, read_methods(root)),), module, directory / "tables" / output, {})
+def published_table(root: Path, directory: Path, names: Sequence[str]) -> None:
+    """Write tables of the published numbers in `<directory>/data/` into `<directory>/tables/`."""
+    outputs = Outputs.of_published(root, directory)
+    for output in names:
+        experiment, module = outputs.owner("tables", output)
+        _table((_theirs(directory, experiment, read_methods(root)),), module, outputs.stem("tables", output), {})
 
 
-def published_figure(root: Path, directory: Path, output: str) -> None:
-    """Write a figure of them into `<directory>/figures/`."""
-    experiment, module = Outputs.of_published(root, directory).owner("figures", output)
-    _figure(_theirs(directory, experiment, read_methods(root)), module, directory / "figures" / output)
+def published_figure(root: Path, directory: Path, names: Sequence[str]) -> None:
+    """Write figures of them into `<directory>/figures/`."""
+    outputs = Outputs.of_published(root, directory)
+    for output in names:
+        experiment, module = outputs.owner("figures", output)
+        _figure(_theirs(directory, experiment, read_methods(root)), module, outputs.stem("figures", output))
 
 
-def _ours(flow: Workflow, experiment: Experiment) -> RunsView:
-    preset = flow.configuration.preset.preset
-    return RunsView(FrameFiles(flow.paths.frames), experiment, flow.configuration.methods, preset)
+def _ours(plan: WorkflowPlan, experiment: Experiment) -> RunsView:
+    preset = plan.configuration.preset.preset
+    return RunsView(FrameFiles(plan.paths.frames), experiment, plan.configuration.methods, preset)
 
 
 def _theirs(directory: Path, experiment: Experiment, methods: dict[str, MethodEntry]) -> PublishedView:
@@ -74,6 +82,6 @@ def _table(views: tuple[View, ...], module: str, stem: Path, settings: dict) -> 
     render_table(build(*views, **settings), stem)
 
 
-def _settings(flow: Workflow, module: str) -> dict:
+def _settings(plan: WorkflowPlan, module: str) -> dict:
     """The settings of runs stand in the preset, not in their numbers."""
-    return {"preset": flow.configuration.preset} if module == "hyperparameters" else {}
+    return {"preset": plan.configuration.preset} if module == "hyperparameters" else {}

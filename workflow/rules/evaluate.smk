@@ -1,57 +1,46 @@
-# One process generates for all checkpoints of a run (or for a base model), or a few that share them; another scores what was
-# said.
+# One process generates for all checkpoints of a run (or for a base model), or a few that share them; another scores the responses.
 
 
 rule evaluate_part:
     input:
-        manifest=lambda wildcards: FLOW.evaluated_manifest(wildcards.run),
-        data=lambda wildcards: FLOW.evaluated_data(wildcards.run, wildcards.benchmark),
+        unpack(PLAN.evaluation_inputs),
     output:
         touch(f"{OUT}/scores/{{run}}/{{benchmark}}.part{{part}}of{{parts}}.done"),
     log:
         f"{OUT}/logs/evaluate/{{run}}.{{benchmark}}.part{{part}}of{{parts}}.log",
-    threads: lambda wildcards: FLOW.resources(wildcards.run).evaluation_cpus
+    threads: PLAN.asks("evaluate_part", "cpus")
     resources:
-        gpu=lambda wildcards: FLOW.resources(wildcards.run).evaluation_gpus,
-        mem_mb=lambda wildcards: FLOW.resources(wildcards.run).evaluation_memory_mb,
-        runtime=lambda wildcards: FLOW.resources(wildcards.run).evaluation_minutes,
+        gpu=PLAN.asks("evaluate_part", "gpus"),
+        mem_mb=PLAN.asks("evaluate_part", "memory_mb"),
+        runtime=PLAN.asks("evaluate_part", "minutes"),
     params:
-        benchmark=lambda wildcards: FLOW.benchmark_json(wildcards.benchmark),
-        steps=lambda wildcards: FLOW.steps_option(wildcards.run, wildcards.benchmark),
+        benchmark=PLAN.benchmark_json,
+        steps=PLAN.steps_option,
         out=subpath(output[0], parent=True),
     shell:
         "{EVALUATION_PYTHON:q} -m dara evaluate {input.manifest:q} --data {input.data:q} --benchmark {params.benchmark:q} "
         "--steps {params.steps} --out {params.out:q} --part {wildcards.part}/{wildcards.parts} 2>&1 | tee {log:q}"
 
 
-# Where parts have made all responses, this only finds them complete and puts down what made them: no GPU, no model.
+# With parts, this job only checks that all of them finished and writes the identity file: no GPU, no model.
 rule evaluate:
     input:
-        manifest=lambda wildcards: FLOW.evaluated_manifest(wildcards.run),
-        data=lambda wildcards: FLOW.evaluated_data(wildcards.run, wildcards.benchmark),
-        parts=lambda wildcards: FLOW.evaluation_parts(
-            wildcards.run, wildcards.benchmark
-        ),
+        unpack(PLAN.evaluation_inputs),
+        parts=PLAN.evaluation_parts,
     output:
         f"{OUT}/scores/{{run}}/{{benchmark}}.identity.json",
     log:
         f"{OUT}/logs/evaluate/{{run}}.{{benchmark}}.log",
     benchmark:
         f"{OUT}/benchmarks/evaluate/{{run}}.{{benchmark}}.tsv"
-    threads: lambda wildcards: FLOW.evaluation_job(wildcards.run, wildcards.benchmark).cpus
+    threads: PLAN.asks("evaluate", "cpus")
     resources:
-        gpu=lambda wildcards: FLOW.evaluation_job(
-            wildcards.run, wildcards.benchmark
-        ).gpus,
-        mem_mb=lambda wildcards: FLOW.evaluation_job(
-            wildcards.run, wildcards.benchmark
-        ).memory_mb,
-        runtime=lambda wildcards: FLOW.evaluation_job(
-            wildcards.run, wildcards.benchmark
-        ).minutes,
+        gpu=PLAN.asks("evaluate", "gpus"),
+        mem_mb=PLAN.asks("evaluate", "memory_mb"),
+        runtime=PLAN.asks("evaluate", "minutes"),
     params:
-        benchmark=lambda wildcards: FLOW.benchmark_json(wildcards.benchmark),
-        steps=lambda wildcards: FLOW.steps_option(wildcards.run, wildcards.benchmark),
+        benchmark=PLAN.benchmark_json,
+        steps=PLAN.steps_option,
         out=subpath(output[0], parent=True),
         gather=lambda wildcards, input: "--gather" if input.get("parts") else "",
     shell:
@@ -61,23 +50,19 @@ rule evaluate:
 
 rule score:
     input:
-        identity=lambda wildcards: FLOW.response_identity(
-            wildcards.run, wildcards.benchmark
-        ),
-        data=lambda wildcards: FLOW.evaluated_data(wildcards.run, wildcards.benchmark),
+        unpack(PLAN.scoring_inputs),
     output:
         f"{OUT}/scores/{{run}}/{{benchmark}}.scored.json",
     log:
         f"{OUT}/logs/score/{{run}}.{{benchmark}}.log",
     benchmark:
         f"{OUT}/benchmarks/score/{{run}}.{{benchmark}}.tsv"
-    threads: lambda wildcards: FLOW.scoring_cores(wildcards.benchmark)
+    threads: PLAN.scoring_cores
     resources:
         mem_mb=lambda wildcards, threads: 3000 * threads,
     params:
-        benchmark=lambda wildcards: FLOW.benchmark_json(wildcards.benchmark),
-        # Another version scores again.
-        scorer=lambda wildcards: FLOW.scorer_version(wildcards.benchmark),
+        benchmark=PLAN.benchmark_json,
+        scorer=PLAN.scorer_version,  # another version scores again
         responses=subpath(input.identity, parent=True),
         out=subpath(output[0], parent=True),
     shell:

@@ -16,8 +16,8 @@ from markupsafe import Markup, escape
 from dara.analysis.frames import FrameFiles
 from dara.analysis.published import read_published
 from dara.config import Experiment
-from dara.dag import Workflow
 from dara.files import write_atomically
+from dara.plan import WorkflowPlan
 from dara.report.checks import run_checks
 from dara.report.claims import CLAIMS, Result, assess
 from dara.report.measures import other_methods
@@ -32,7 +32,7 @@ LONGEST = 2000
 """Characters of a prompt or a response that are shown."""
 
 Published = Mapping[str, Experiment]
-"""The published experiments by name (`Workflow.published`)."""
+"""The published experiments by name (`WorkflowPlan.published`)."""
 
 SIDE_BY_SIDE = "{}_side_by_side"
 """File name of the table that has ours, the published and the difference in its columns."""
@@ -63,7 +63,7 @@ class Section:
     tables: list[Output]
 
 
-def write_report(flow: Workflow, out: Path) -> None:
+def write_report(flow: WorkflowPlan, out: Path) -> None:
     """Write the report of a preset; the same results give the same bytes.
 
     Figures, tables, runs and responses that are not there are named in the report; the frames must be there.
@@ -157,7 +157,7 @@ def _escaped(character: str) -> str:
     return f"\\u{ord(character):04x}" if ord(character) < 0x10000 else f"\\U{ord(character):08x}"
 
 
-def _section(flow: Workflow, name: str, published: Published) -> Section:
+def _section(flow: WorkflowPlan, name: str, published: Published) -> Section:
     experiment, matrix = flow.outputs.experiments[name], flow.configuration.preset.experiments[name]
     methods = [flow.configuration.methods[method].label for method in experiment.methods]
     parts = {
@@ -174,7 +174,9 @@ def _section(flow: Workflow, name: str, published: Published) -> Section:
     return Section(name, experiment.question, setting, figures, tables)
 
 
-def _output(flow: Workflow, published: Published, kind: str, output: str, module: str, *, ours: bool = True) -> Output:
+def _output(
+    flow: WorkflowPlan, published: Published, kind: str, output: str, module: str, *, ours: bool = True
+) -> Output:
     """The figure or table of this id, from the preset (`ours`) and from the published numbers where they have it."""
     read = read_figure if kind == "figures" else read_table
     theirs = any(output in getattr(experiment, kind) for experiment in published.values())
@@ -187,7 +189,7 @@ def _output(flow: Workflow, published: Published, kind: str, output: str, module
     )
 
 
-def _others(flow: Workflow, published: Published) -> list[Section]:
+def _others(flow: WorkflowPlan, published: Published) -> list[Section]:
     """The published experiments with the figures and tables that this preset does not have."""
     found = []
     for name, experiment in published.items():
@@ -204,7 +206,7 @@ def _others(flow: Workflow, published: Published) -> list[Section]:
     return found
 
 
-def _untested(flow: Workflow, results: list[Result], runs: list[Run]) -> list[str]:
+def _untested(flow: WorkflowPlan, results: list[Result], runs: list[Run]) -> list[str]:
     """What this preset says nothing about, in sentences."""
     untested: dict[tuple[str, str], list[str]] = {}
     for result in results:
@@ -219,8 +221,8 @@ def _untested(flow: Workflow, results: list[Result], runs: list[Run]) -> list[st
         named = [run.id for run in runs if run.outcome == outcome]
         if named:
             found.append(f"Runs that are {outcome}: {', '.join(named)}.")
-    sources = sorted({data.source for data in flow.plan.data.values()})
-    models = sorted({model.name for model in flow.plan.models.values()})
+    sources = sorted({data.source for data in flow.matrix.data.values()})
+    models = sorted({model.name for model in flow.matrix.models.values()})
     found.append(
         f"The paper's own setting: its models have 1.5 to 7 billion parameters. Here the data are {', '.join(sources)} "
         f"and the models {', '.join(models)}; their sizes stand in the specifications of the runs."

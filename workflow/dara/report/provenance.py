@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from dara.dag import Workflow
 from dara.files import gunzip, sha256
+from dara.plan import WorkflowPlan
 from dara.store import spec_sha256
 
 RESPONSES = 3
@@ -48,20 +48,20 @@ class Run:
     missing: list[str] = field(default_factory=list)
 
 
-def runs_of(flow: Workflow, frame: pd.DataFrame) -> list[Run]:
+def runs_of(flow: WorkflowPlan, frame: pd.DataFrame) -> list[Run]:
     """Every planned run, in the order of the plan; `frame` is the frame runs."""
     rows = frame.drop_duplicates("run_id").set_index("run_id")
-    return [_run(flow, name, rows.loc[name] if name in rows.index else None) for name in flow.plan.runs]
+    return [_run(flow, name, rows.loc[name] if name in rows.index else None) for name in flow.matrix.runs]
 
 
-def _run(flow: Workflow, name: str, row: pd.Series | None) -> Run:
-    spec, directory = flow.plan.runs[name], flow.run_directory(name)
+def _run(flow: WorkflowPlan, name: str, row: pd.Series | None) -> Run:
+    spec, directory = flow.matrix.runs[name], flow.run_directory(name)
     label = flow.configuration.methods[spec.method.name].label
     repeat = f", repeat {spec.repeat}" if spec.repeat else ""
     run = Run(
         id=name,
         title=f"{label}, {spec.model.name}, G = {spec.group_size}, seed {spec.seed}{repeat}",
-        experiments=tuple(experiment for experiment, runs in flow.plan.experiments.items() if name in runs),
+        experiments=tuple(experiment for experiment, runs in flow.matrix.experiments.items() if name in runs),
         outcome="missing" if row is None else str(row["outcome"]),
         origin="missing" if row is None else str(row["origin"]),
         steps=0 if row is None else int(row["steps"]),

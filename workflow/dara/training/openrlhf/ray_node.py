@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from dara.parent import is_alive
+from dara.orphan_guard import is_alive
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from dara.files import write_atomically
-from dara.parent import EXIT_CODE, POLL_SECONDS, is_alive
+from dara.orphan_guard import EXIT_CODE, POLL_SECONDS, is_alive
 from dara.training.openrlhf import ray_node, versions
 from dara.training.openrlhf.command import PROGRAM, command_line
 from dara.training.openrlhf.extensions import build_directory, remove_stale_locks
