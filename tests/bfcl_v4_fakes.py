@@ -6,8 +6,8 @@ from pathlib import Path
 
 from dara.config import Benchmark, Sampling
 from dara.evaluation import bfcl_v4
-from dara.evaluation.oracle import oracle_response
 from dara.evaluation.records import Case, Response, select_cases
+from oracle import oracle_response
 
 SAMPLING = Sampling(temperature=0.6, top_p=0.95, max_response_tokens=8)
 
@@ -20,7 +20,7 @@ def benchmark(**changes: object) -> Benchmark:
 
 @cache
 def _all_cases() -> list[Case]:
-    return bfcl_v4.load_cases("bfcl_v4", bfcl_v4.data_directory())
+    return bfcl_v4.load_cases(bfcl_v4.data_directory())
 
 
 def real_cases(limit: int | None) -> list[Case]:

@@ -1,12 +1,14 @@
 """What the evaluation tests share: cases on disk, and samplers that know what to say."""
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dara.config import Benchmark, DataSpec, Sampling
 from dara.data import SOURCES, held_out
-from dara.evaluation.records import Response
+from dara.evaluation.records import SCORE_TABLE, SCORES, Response
+from dara.files import gzipped
 
 
 def benchmark(name: str, samples: int = 1, seconds: float = 5.0, **changes: object) -> Benchmark:
@@ -62,3 +64,13 @@ class FakeSampler:
 
     def close(self) -> None:
         self.closed += 1
+
+
+def write_scores(directory: Path, table: str, responses: dict) -> None:
+    """The two files of scores: a table with a column `step`, and what says that it was made from these responses."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / SCORE_TABLE).write_bytes(gzipped(table.encode()))
+    steps = sorted({int(line.partition(",")[0]) for line in table.splitlines()[1:]})
+    content = {"scorer": {"scorer": {"scorer": 2}}, "steps": steps, "responses": responses}
+    checksum = hashlib.sha256(table.encode()).hexdigest()
+    (directory / SCORES).write_text(json.dumps({**content, "scores_sha256": checksum}))

@@ -12,9 +12,10 @@ import pandas as pd
 
 from dara.analysis.frames import rows_to_frame
 from dara.analysis.scores import score_rows
-from dara.evaluation.bfcl_groups import CATEGORIES
+from dara.benchmarks import definition
+from dara.evaluation.bfcl import CATEGORIES
+from dara.evaluation.grading import summarise
 from dara.evaluation.math_sets import SETS
-from dara.evaluation.score import BENCHMARKS, summarise
 
 CASES = 10
 """Of each category."""
@@ -58,7 +59,7 @@ def scored(frames: dict[str, pd.DataFrame], made: Mapping[str, Make]) -> dict[st
 
 
 def _frame(benchmark: str, parts: Mapping[str, Mapping[str, float]], **constant: object) -> pd.DataFrame:
-    columns = BENCHMARKS[benchmark].COLUMNS
+    columns = definition(benchmark).columns
     rows = []
     for category, shares in parts.items():
         for case in range(CASES):

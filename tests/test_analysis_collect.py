@@ -13,16 +13,20 @@ import pandas as pd
 import pytest
 import torch
 
-from dara.analysis import RecordError, analyse, bootstrap_interval, collect, read_frame
-from dara.analysis.records import read_run
-from dara.analysis.score_files import Scored, check_identities, listed_scores, read_listed
+import evaluation_fakes
+from dara.analysis.collect import analyse, collect
+from dara.analysis.frames import read_frame
+from dara.analysis.intervals import bootstrap_interval
+from dara.analysis.records import RecordError, read_run
+from dara.analysis.score_files import Scored, check_identities
 from dara.analysis.scores import score_rows
 from dara.config import RunSpec
-from dara.evaluation.records import Metric
+from dara.evaluation.grading import read_scores
+from dara.evaluation.records import SCORE_TABLE, SCORES, Metric
 from dara.methods import load_method
 from dara.runs import base_id, run_id
 from dara.store import spec_sha256
-from dara.training.metrics import ENGINE_METRICS, step_metrics
+from dara.training.step import ENGINE_METRICS, step_metrics
 from project import ROOT
 
 CACHED = ROOT / "results" / "cached"
@@ -119,21 +123,16 @@ def weights_of(name: str, step: int) -> str:
 
 
 def write_scores(root, name: str, steps: list[int], right=(1, 0, 1, 1)) -> None:
-    folder = root / "scores" / name
-    columns = "case,category,sample,strict,strict_or_numeric,math_verify,exceed,joint,truncated,n_tokens,outcome"
+    columns = "step,case,category,sample,strict,strict_or_numeric,math_verify,exceed,joint,truncated,n_tokens,outcome"
     rows = [
-        f"c{q},laptop_math,{k},{int(r and k)},{r},{r},0,{r},0,9,scored" for q, r in enumerate(right) for k in (0, 1)
+        f"{step},c{q},laptop_math,{k},{int(r and k)},{r},{r},0,{r},0,9,scored"
+        for step in steps
+        for q, r in enumerate(right)
+        for k in (0, 1)
     ]
-    listed = {}
-    for step in steps:
-        path = folder / f"step_{step}" / "laptop_math.csv"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join([columns, *rows]) + "\n")
-        listed[path.relative_to(folder).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
-    (folder / "laptop_math.scored.json").write_text(json.dumps(listed))
     checkpoints = {str(step): {"model.safetensors": weights_of(name, step), "vocab": "1"} for step in steps}
-    identity = {"schema": 1, "samples": 2, "seed": 7, "cases": {"c": "1"}, "checkpoints": checkpoints}
-    (folder / "laptop_math.identity.json").write_text(json.dumps(identity))
+    identity = {"samples": 2, "seed": 7, "cases": {"c": "1"}, "checkpoints": checkpoints}
+    evaluation_fakes.write_scores(root / "scores" / name, "\n".join([columns, *rows]) + "\n", identity)
 
 
 class Study:
@@ -150,7 +149,7 @@ class Study:
         (folder / "spec.json").write_text(specs[2].model_dump_json())
         self.base = base_id(specs[0].model)
         self.run_dirs = {name: root / "runs" / name for name in names}
-        self.score_dirs = {name: root / "scores" / name for name in [*names, self.base]}
+        self.score_dirs = {name: {"laptop_math": root / "scores" / name} for name in [*names, self.base]}
         self.experiments = {"main": names, "second": [self.done]}
         self.evaluations = {name: {"laptop_math": (16, 32)} for name in names} | {self.base: {"laptop_math": (0,)}}
 
@@ -341,7 +340,7 @@ def test_rewards_of_another_run_are_found_out(study):
 
 def test_scores_that_were_not_made_alike_are_refused(study):
     edit(
-        study.score_dirs[study.diverged] / "laptop_math.identity.json",
+        study.score_dirs[study.diverged]["laptop_math"] / SCORES,
         lambda text: text.replace('"seed": 7', '"seed": 8'),
     )
     with pytest.raises(RecordError, match="evaluated with another seed than"):
@@ -349,13 +348,13 @@ def test_scores_that_were_not_made_alike_are_refused(study):
 
 
 def test_scores_of_another_checkpoint_than_the_runs_are_refused(study):
-    path = study.score_dirs[study.done] / "laptop_math.identity.json"
+    path = study.score_dirs[study.done]["laptop_math"] / SCORES
     weights = weights_of(study.done, 32)
     text = path.read_text()
     path.write_text(text.replace(weights, "0" * 64))
     with pytest.raises(
         RecordError,
-        match=f"laptop_math.identity.json: step 32 of {study.done}: evaluated with a model.safetensors of sha256 0000.*, "
+        match=f"scores.json: step 32 of {study.done}: evaluated with a model.safetensors of sha256 0000.*, "
         f"but the run's manifest.json has {weights}; it is another checkpoint",
     ):
         study.analyse()
@@ -371,22 +370,15 @@ def test_scores_of_another_checkpoint_than_the_runs_are_refused(study):
 
 
 def test_the_base_model_is_evaluated_at_step_0_alone(study):
-    edit(study.score_dirs[study.base] / "laptop_math.identity.json", lambda text: text.replace('"0":', '"10":'))
+    edit(study.score_dirs[study.base]["laptop_math"] / SCORES, lambda text: text.replace('"0":', '"10":'))
     with pytest.raises(RecordError, match=f"{study.base} was evaluated at the steps 10, but is to be at 0;"):
         study.analyse()
 
 
-@pytest.mark.parametrize("cached", [False, True])
-def test_a_score_file_that_was_changed_is_named(study, cached):
-    path = study.score_dirs[study.done] / "step_16" / "laptop_math.csv"
-    edit(path, lambda text: text.replace(",0,9,scored", ",0,8,scored", 1))
-    if cached:  # the files that are kept in git are compressed
-        path.with_name("laptop_math.csv.gz").write_bytes(gzip.compress(path.read_bytes()))
-        path.unlink()
-    with pytest.raises(
-        RecordError,
-        match=f"step_16/laptop_math.csv: {study.done}: not the file whose sha256 laptop_math.scored.json lists",
-    ):
+def test_a_score_file_that_was_changed_is_named(study):
+    path = study.score_dirs[study.done]["laptop_math"] / SCORE_TABLE
+    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()).replace(b",0,9,scored", b",0,8,scored", 1)))
+    with pytest.raises(ValueError, match=f"{study.done}/scores.csv.gz: not the file whose sha256 scores.json lists"):
         study.analyse()
 
 
@@ -394,17 +386,18 @@ def test_a_score_file_that_was_changed_is_named(study, cached):
 def test_the_scores_that_are_kept_in_git_are_those_of_their_runs(task, benchmark):
     directories = sorted(path for path in CACHED.glob(f"{task}-*") if path.is_dir())
     runs = [read_run(path.name, path) for path in directories]
-    kept = [Scored(run.run_id, run.identity, run.directory / "scores", run.checkpoints, run.sums) for run in runs]
+    kept = [
+        Scored(run.run_id, run.identity, *run.directory.glob(f"{benchmark}-*"), run.checkpoints, run.sums)
+        for run in runs
+    ]
     assert kept
-    check_identities(kept, benchmark)
-    for one in kept:
-        listed = listed_scores(one, benchmark)
-        assert len(read_listed(one, one.steps[-1], benchmark, listed)) > 0
+    check_identities(kept)
+    for one in kept[::10]:
+        assert len(read_scores(one.directory, benchmark, one.steps[-1])) > 0
 
 
 def test_only_what_is_asked_for_is_read(study):
     study.evaluations |= {study.done: {"laptop_math": (32,)}, study.diverged: {}}
-    (study.score_dirs[study.done] / "step_16" / "laptop_math.csv").unlink()
     del study.score_dirs[study.diverged]
     study.analyse()
     scores = study.frame("checkpoint_scores")
@@ -415,39 +408,33 @@ def test_only_what_is_asked_for_is_read(study):
     assert study.frame("score_intervals").empty
 
 
-def test_a_list_of_other_score_files_is_named(study):
-    path = study.score_dirs[study.done] / "laptop_math.scored.json"
-    edit(path, lambda text: text.replace("step_16", "step_15"))
-    with pytest.raises(
-        RecordError, match=r"scored.json: .*: does not list the scores step_16/laptop_math.csv; score it"
-    ):
-        study.analyse()
+def test_a_manifest_without_a_step_of_the_run_is_named(study):
+    path = study.score_dirs[study.done]["laptop_math"] / SCORES
     path.unlink()
-    with pytest.raises(RecordError, match=r"laptop_math.scored.json: the file does not exist"):
+    with pytest.raises(RecordError, match=r"scores.json: the file does not exist"):
         study.analyse()
 
 
 def scored(root, name: str, model: str, benchmark: str, **changes: object) -> Scored:
     """Responses of a base model to a benchmark, as far as their identity goes."""
     identity = {"samples": 1, "cases": {"problems.jsonl": "1"}, "checkpoints": {"0": {}}} | changes
-    (root / name).mkdir(exist_ok=True)
-    (root / name / f"{benchmark}.identity.json").write_text(json.dumps(identity))
+    evaluation_fakes.write_scores(root / name, "step\n0\n", identity)
     return Scored(name, {"model": model}, root / name, (0,), None)
 
 
 @pytest.mark.parametrize("name", ["deepscaler_validation", "math_five"])
 def test_scores_of_two_models_are_of_the_same_cases(tmp_path, name):
     one = scored(tmp_path, "a", "small", name)
-    check_identities([one, scored(tmp_path, "b", "large", name)], name)
+    check_identities([one, scored(tmp_path, "b", "large", name)])
     for changes in ({"samples": 2}, {"cases": {"problems.jsonl": "2"}}):
         message = f"b was evaluated with another {next(iter(changes))} than a; scores are compared only"
         with pytest.raises(RecordError, match=message):
-            check_identities([one, scored(tmp_path, "b", "large", name, **changes)], name)
+            check_identities([one, scored(tmp_path, "b", "large", name, **changes)])
 
 
 def test_scores_that_are_not_there_are_named(study):
-    (study.score_dirs[study.done] / "step_32" / "laptop_math.csv").unlink()
-    with pytest.raises(ValueError, match=r"step_32/laptop_math.csv: the file does not exist"):
+    (study.score_dirs[study.done]["laptop_math"] / SCORE_TABLE).unlink()
+    with pytest.raises(ValueError, match=r"scores.csv.gz: the file does not exist"):
         study.analyse()
     del study.score_dirs[study.base]
     with pytest.raises(RecordError, match=f"{study.base}: the directory of its scores is not given"):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dara.analysis import Crossing, first_crossing, stable_crossing
+from dara.analysis.crossing import Crossing, first_crossing, stable_crossing
 
 
 def steps(*parts: tuple[float, int]) -> list[float]:

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from dara.analysis.energy import Energies, active_density, energies, energy_share, group_z_scores
 from dara.methods import load_method
-from dara.training.metrics import ENGINE_METRICS, step_metrics
+from dara.training.step import ENGINE_METRICS, step_metrics
 
 # The paper's toy batch: reward 2 varies in one of four groups.
 TOY = np.array(
@@ -36,9 +36,7 @@ def test_toy_batch_by_hand():
     before = energies(z)
     np.testing.assert_array_equal(active_density(z), [1, 0.25])
     np.testing.assert_allclose(before.total, [12, 3], rtol=1e-5)
-    np.testing.assert_allclose(
-        before.positive, [6, 2.25], rtol=1e-5
-    )  # (G - 1)(1 - p) of 3 groups at p = 1/2, and p = 1/4
+    np.testing.assert_allclose(before.positive, [6, 2.25], rtol=1e-5)  # (G - 1)(1 - p): 3 groups at 1/2, one at 1/4
     np.testing.assert_allclose(before.share, [0.8, 0.2], rtol=1e-5)
 
 

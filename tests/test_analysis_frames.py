@@ -10,20 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dara.analysis import FRAMES, FrameError, read_frame, write_frame
-from dara.analysis.frames import FrameFiles, empty_frame, rows_to_frame
+from dara.analysis.frames import FRAMES, FrameError, FrameFiles, read_frame, rows_to_frame, write_frame
 
 RUN = {"run_id": "r1", "task": "math", "model": "m", "method": "gdpo", "group_size": 8, "seed": 100}
 CURVE = RUN | {"step": 1, "metric": "reward/length/mean", "value": 0.1}
-CROSSING = RUN | {
-    "reward": "length",
-    "threshold": 0.8,
-    "first_step": 12,
-    "stable_step": None,
-    "status": "pending",
-    "pending_step": 14,
-    "budget": 30,
-}
+CROSSING = RUN | {"reward": "length", "threshold": 0.8, "first_step": 12, "stable_step": None, "status": "pending"}
+CROSSING |= {"pending_step": 14, "budget": 30}
 COLUMNS = {
     "runs": "experiment,run_id,task,model,method,group_size,seed,repeat,steps,engine,outcome,origin",
     "training_curves": "run_id,task,model,method,group_size,seed,step,metric,value",
@@ -39,7 +31,7 @@ COLUMNS = {
 
 @pytest.mark.parametrize("name", FRAMES)
 def test_columns_are_the_contract(name, tmp_path):
-    write_frame(empty_frame(name), name, tmp_path / "frame.csv")
+    write_frame(rows_to_frame([], name), name, tmp_path / "frame.csv")
     assert (tmp_path / "frame.csv").read_text() == COLUMNS[name] + "\n"
     assert read_frame(tmp_path / "frame.csv", name).empty
 
@@ -64,18 +56,15 @@ def test_round_trip_is_exact_and_row_order_does_not_matter(tmp_path_factory, val
     write_frame(shuffled[list(reversed(shuffled.columns))], "training_curves", folder / "b.csv")
     back = read_frame(folder / "a.csv", "training_curves")
     assert back["value"].tolist() == values
+    assert (back["step"].dtype, back["value"].dtype) == (np.dtype("int64"), np.dtype("float64"))
     write_frame(back, "training_curves", folder / "c.csv")
     assert (folder / "a.csv").read_bytes() == (folder / "b.csv").read_bytes() == (folder / "c.csv").read_bytes()
 
 
-def test_types_and_order(tmp_path):
+def test_rows_are_sorted_by_the_key(tmp_path):
     rows = [CURVE | {"run_id": run, "step": step} for run in ("r2", "r10", "r1") for step in (10, 9)]
-    write_frame(rows_to_frame(rows, "training_curves"), "training_curves", tmp_path / "frame.csv")
-    frame = read_frame(tmp_path / "frame.csv", "training_curves")
-    assert list(zip(frame["run_id"], frame["step"], strict=True)) == [
-        (run, step) for run in ("r1", "r10", "r2") for step in (9, 10)
-    ]
-    assert (frame["step"].dtype, frame["value"].dtype) == (np.dtype("int64"), np.dtype("float64"))
+    frame = rows_to_frame(rows, "training_curves")
+    assert [*zip(frame["run_id"], frame["step"], strict=True)] == [(r, s) for r in ("r1", "r10", "r2") for s in (9, 10)]
 
 
 def test_a_base_model_has_neither_group_size_nor_seed(tmp_path):
@@ -86,16 +75,8 @@ def test_a_base_model_has_neither_group_size_nor_seed(tmp_path):
 
 
 def test_text_that_may_be_empty_reads_back_as_an_empty_string(tmp_path):
-    row = {"experiment": "main", "model": "m", "group_size": 8, "engine": "trl", "step": 80}
-    row |= {
-        "benchmark": "laptop_math",
-        "metric": "acc",
-        "method": "gdpo",
-        "baseline": None,
-        "value": 0.5,
-        "n_seeds": 1,
-        "n_questions": 4,
-    }
+    row = {"experiment": "main", "model": "m", "group_size": 8, "engine": "trl", "step": 80, "benchmark": "laptop_math"}
+    row |= {"metric": "acc", "method": "gdpo", "baseline": None, "value": 0.5, "n_seeds": 1, "n_questions": 4}
     write_frame(rows_to_frame([row], "score_intervals"), "score_intervals", tmp_path / "frame.csv")
     assert (tmp_path / "frame.csv").read_text().splitlines()[1] == "main,m,8,trl,80,laptop_math,acc,gdpo,,0.5,,,,,1,4"
     back = read_frame(tmp_path / "frame.csv", "score_intervals")
@@ -187,7 +168,9 @@ def test_a_wrong_structure_is_named(tmp_path):
 
 
 def test_a_repeated_key_and_nan_are_errors_when_writing(tmp_path):
-    with pytest.raises(FrameError, match="row 3: the key stands twice: run_id r1, metric reward/length/mean, step 1"):
+    with pytest.raises(
+        FrameError, match="row 3 repeats the key of row 2: run_id r1, metric reward/length/mean, step 1"
+    ):
         write_frame(pd.DataFrame([CURVE, CURVE]), "training_curves", tmp_path / "f.csv")
     with pytest.raises(FrameError, match="row 2, column threshold: empty or NaN"):
         write_frame(pd.DataFrame([CROSSING | {"threshold": math.nan}]), "crossings", tmp_path / "f.csv")

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dara.analysis import Interval, bootstrap_interval, hierarchical_interval, metric_differences
+from dara.analysis.hierarchical import hierarchical_interval, metric_differences
+from dara.analysis.intervals import Interval, bootstrap_interval
 from dara.evaluation.records import Metric
 
 

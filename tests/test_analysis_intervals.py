@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dara.analysis import (
+from dara.analysis.intervals import (
     Interval,
     bootstrap_interval,
     bootstrap_intervals,
@@ -45,12 +45,13 @@ def test_bootstrap_takes_the_order_statistics_of_the_paper():
 
 
 def test_stratified_bootstrap_keeps_each_group():
-    values = [0.0] * 50 + [1.0] * 50
-    groups = ["a"] * 50 + ["b"] * 50
-    plain, stratified = bootstrap_interval(values, key="k"), bootstrap_interval(values, key="k", strata=groups)
+    values, groups = np.repeat([0.0, 1.0], 50)[:, None], np.repeat([0, 1], 50)
+    plain, stratified = (
+        bootstrap_intervals(values, np.full_like(values, 0.01), strata, key="k")[0] for strata in (groups * 0, groups)
+    )
     assert plain.low < 0.42
     assert plain.high > 0.58
-    assert stratified == Interval(0.5, 0.5, 100, "bootstrap", degenerate=True)
+    assert stratified == Interval(pytest.approx(0.5), pytest.approx(0.5), 100, "bootstrap", degenerate=True)
 
 
 def test_one_value_has_no_interval_and_a_constant_sample_a_marked_one():
@@ -85,33 +86,16 @@ def test_row_order_does_not_matter(values, data):
     assert t_interval(values) == t_interval(shuffled)
 
 
-@settings(max_examples=40, deadline=None)
-@given(rows=st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 1)), min_size=2, max_size=12), data=st.data())
-def test_row_order_does_not_matter_with_strata(rows, data):
-    def interval(pairs):
-        names, values = zip(*pairs, strict=True)
-        return bootstrap_interval(values, key="k", strata=names, resamples=200)
-
-    assert interval(rows) == interval(data.draw(st.permutations(rows)))
-
-
 def test_key_alone_decides_the_resamples():
     values = np.arange(20.0)
     np.random.seed(1)
+    expected = np.random.random(3)
+    np.random.seed(1)
     first = bootstrap_interval(values, key=("fig", "format", "gdpo"))
-    np.random.seed(2)
-    np.random.random(10)
+    np.testing.assert_array_equal(np.random.random(3), expected)  # the global state is untouched
     assert bootstrap_interval(values, key=("fig", "format", "gdpo")) == first
     assert bootstrap_interval(values, key=("fig", "format", "grpo")) != first
     assert keyed_generator("a", "b").random() != keyed_generator("ab").random()
-
-
-def test_global_random_state_is_untouched():
-    np.random.seed(5)
-    expected = np.random.random(3)
-    np.random.seed(5)
-    bootstrap_interval(np.arange(9.0), key="k")
-    np.testing.assert_array_equal(np.random.random(3), expected)
 
 
 @pytest.mark.parametrize(("n", "expected"), [(3, 0.76), (10, 0.90)])
@@ -139,18 +123,12 @@ def test_wilson_agrees_with_scipy(k, n):
     assert 0 <= interval.low <= k / n <= interval.high <= 1
 
 
-def test_wilson_known_value():
-    interval = wilson_interval(3, 3)
-    assert (round(interval.low, 4), interval.high) == (0.4385, 1.0)
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: bootstrap_interval([], key="k"), "one or more values"),
         (lambda: bootstrap_interval([1, float("nan")], key="k"), "value 2 of 2 is nan"),
         (lambda: bootstrap_interval([1, 2], key=""), "key must be"),
-        (lambda: bootstrap_interval([1, 2], key="k", strata=["a"]), "one group for each of the 2 values"),
         (lambda: bootstrap_interval([1, 2], key="k", resamples=0), "resamples must be at least 1"),
         (lambda: t_interval([[1, 2]]), "one dimension"),
         (lambda: wilson_interval(0, 0), "n >= 1"),

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dara.analysis import CrossingTimes, Interval, paired_crossings, paired_scores, paired_steps
+from dara.analysis.intervals import Interval
+from dara.analysis.paired import paired_crossings, paired_scores, paired_steps
+from dara.analysis.survival import CrossingTimes
 
 INF = math.inf
 SCORES = st.dictionaries(st.integers(0, 9), st.floats(0, 1), min_size=1, max_size=8)

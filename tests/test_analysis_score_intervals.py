@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from dara.analysis import hierarchical_interval, metric_differences, t_interval
 from dara.analysis.compare import compared_pairs, nearest_step
+from dara.analysis.hierarchical import hierarchical_interval, metric_differences
+from dara.analysis.intervals import t_interval
 from dara.analysis.records import Run
 from dara.analysis.score_intervals import score_intervals_frame
-from dara.evaluation.score import read_scores, summarise
+from dara.evaluation.grading import read_scores, summarise
+from evaluation_fakes import write_scores
 
 COLUMNS = "case,category,sample,strict,strict_or_numeric,math_verify,exceed,joint,truncated,n_tokens,outcome"
 
@@ -54,12 +56,12 @@ class Study:
         name = name or f"{method}-{seed}"
         spec = Spec("math", Named("tiny"), Named(method), 8, seed, engine)
         self.runs[name] = Run(name, self.root / name, spec, outcome, 20, tuple(sorted(right)))
-        for step, count in right.items():
-            rows = [f"c{q:02},laptop_math,0,{int(q < count)},{int(q < count)},{int(q < count)},0,1,0,9,scored"
-                    for q in range(12)]  # fmt: skip
-            path = self.root / name / f"step_{step}" / "laptop_math.csv"
-            path.parent.mkdir(parents=True)
-            path.write_text("\n".join([COLUMNS, *rows]) + "\n")
+        rows = [
+            f"{step},c{q:02},laptop_math,0,{int(q < count)},{int(q < count)},{int(q < count)},0,1,0,9,scored"
+            for step, count in right.items()
+            for q in range(12)
+        ]
+        write_scores(self.root / name, "\n".join([f"step,{COLUMNS}", *rows]) + "\n", {})
         return name
 
     def frame(
@@ -68,7 +70,7 @@ class Study:
         asked: dict | None = None,
         at: tuple[int, ...] = (),
     ):
-        directories = {name: self.root / name for name in self.runs}
+        directories = {name: {"laptop_math": self.root / name} for name in self.runs}
         evaluations = {name: {"laptop_math": run.checkpoints} for name, run in self.runs.items()} | (asked or {})
         experiments = experiments or {"main": list(self.runs)}
         frame = score_intervals_frame(self.runs, directories, experiments, evaluations, {"main": at})
@@ -78,8 +80,8 @@ class Study:
         found = {}
         for name, run in self.runs.items():
             if run.spec.method.name == method and run.spec.engine == "trl":
-                path = self.root / name / f"step_{step}" / "laptop_math.csv"
-                found[run.spec.seed, 0] = summarise(read_scores(path, "laptop_math"), "laptop_math")[metric]
+                scores = read_scores(self.root / name, "laptop_math", step)
+                found[run.spec.seed, 0] = summarise(scores, "laptop_math")[metric]
         return found
 
 

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dara.analysis import (
+from dara.analysis.intervals import Interval
+from dara.analysis.speed_up import speed_up
+from dara.analysis.survival import (
     CrossingTimes,
-    Interval,
     kaplan_meier,
     log_rank,
     median_step,
     median_text,
     restricted_mean,
-    speed_up,
     times_of,
 )
 from dara.analysis.view import Mark

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from dara.evaluation import bfcl_v4_score
 from dara.evaluation.bfcl_calls import decode_calls, render_call
-from dara.evaluation.executor import MOST_ENDED, Limits, ToolExecutor
-from dara.evaluation.multi_turn import _call_text
 from dara.evaluation.records import Case, Response
 from dara.evaluation.sandbox import Outcome, Sandbox, ScorerSpec
+from dara.evaluation.tools import MOST_ENDED, Limits, ToolExecutor, _call_text
 
 LIMITS = Limits(call_seconds=1.0, output_seconds=3.0, case_seconds=5.0)
 METHODS = {"cd", "mkdir", "add", "power"}
@@ -332,7 +331,7 @@ def test_hostile_dialogues_are_scored_and_the_next_one_too(tmp_path: Path) -> No
         [[right]],
     ]
     responses = [Response("", 1, True, tuple(map(tuple, turns))) for turns in dialogues]
-    spec = ScorerSpec(bfcl_v4_score.FACTORY, {"think_limit": 16, "seconds": 2.0}, 2.0)
+    spec = ScorerSpec(bfcl_v4_score.SCORER, {"think_limit": 16, "seconds": 2.0}, 2.0)
     with Sandbox(spec) as box:
         outcomes = box.score([bfcl_v4_score.scorer_item(response, CASES[0]) for response in responses])
     assert [outcome.scores.get("accuracy") for outcome in outcomes] == [1, 1, None, 1, 0, 1, 1]
@@ -343,7 +342,7 @@ def test_hostile_dialogues_are_scored_and_the_next_one_too(tmp_path: Path) -> No
 
 @pytest.fixture(scope="module")
 def box() -> Iterator[Sandbox]:
-    with Sandbox(ScorerSpec(bfcl_v4_score.FACTORY, {"think_limit": 16, "seconds": 5.0}, 5.0)) as sandbox:
+    with Sandbox(ScorerSpec(bfcl_v4_score.SCORER, {"think_limit": 16, "seconds": 5.0}, 5.0)) as sandbox:
         yield sandbox
 
 
@@ -429,7 +428,7 @@ def test_hostile_math_answers_end_in_time_with_a_recorded_outcome() -> None:
     from dara.evaluation import math
 
     hostile = [r"\boxed{" + "{" * 10_000 + "}" * 10_000 + "}", r"\boxed{9^{9^{9^9}}}"]
-    with Sandbox(ScorerSpec(math.FACTORY, {}, 15.0)) as box:
+    with Sandbox(ScorerSpec(math.LAPTOP_MATH.scorer, {}, 15.0)) as box:
         outcomes = box.score([{"response": text, "answer": "4"} for text in [*hostile, r"\boxed{4}"]])
     assert outcomes[-1] == Outcome({"strict": 1, "strict_or_numeric": 1, "math_verify": 1}, "ok")
     assert not any(value for outcome in outcomes[:-1] for value in outcome.scores.values())
@@ -437,7 +436,7 @@ def test_hostile_math_answers_end_in_time_with_a_recorded_outcome() -> None:
 
 
 def test_workers_leave_nothing_behind() -> None:
-    with Sandbox(ScorerSpec(bfcl_v4_score.FACTORY, {"think_limit": 16, "seconds": 5.0}, 5.0)) as box:
+    with Sandbox(ScorerSpec(bfcl_v4_score.SCORER, {"think_limit": 16, "seconds": 5.0}, 5.0)) as box:
         box.start()
         folder = Path(box._directory.name)
         pid = box._worker._process.pid

@@ -7,16 +7,15 @@ from functools import cache
 import pytest
 
 from dara.evaluation import bfcl_v4, bfcl_v4_score
-from dara.evaluation.bfcl_groups import BFCL_V4_COUNTS
-from dara.evaluation.oracle import UNSATISFIED, oracle_response, parse_call
+from dara.evaluation.bfcl import BFCL_V4_COUNTS
 from dara.evaluation.records import Case
-from dara.evaluation.sandbox import Outcome, ScorerSpec
-from dara.evaluation.scoring import ScoringPool, cores
+from dara.evaluation.sandbox import Outcome, ScorerSpec, ScoringPool, cores
+from oracle import UNSATISFIED, oracle_response, parse_call
 
 
 @cache
 def cases() -> list[Case]:
-    return bfcl_v4.load_cases("bfcl_v4", bfcl_v4.data_directory())
+    return bfcl_v4.load_cases(bfcl_v4.data_directory())
 
 
 def processor_seconds() -> float:
@@ -29,7 +28,7 @@ def test_the_oracle_satisfies_every_case_that_can_be_satisfied() -> None:
     everything = cases()
     items = {n: bfcl_v4_score.scorer_item(oracle_response(case), case) for n, case in enumerate(everything)}
     outcomes: dict[int, Outcome] = {}
-    with ScoringPool(ScorerSpec(bfcl_v4_score.FACTORY, {"think_limit": 16, "seconds": 30.0}, 30.0), cores()) as pool:
+    with ScoringPool(ScorerSpec(bfcl_v4_score.SCORER, {"think_limit": 16, "seconds": 30.0}, 30.0), cores()) as pool:
         pool.score(items, outcomes.__setitem__)
     assert processor_seconds() - started < 60  # on any machine, however busy: within a minute on a single core
     assert Counter(case.category for case in everything) == BFCL_V4_COUNTS

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from dara.evaluation import bfcl_v4_score
-from dara.evaluation.bfcl_groups import (
+from dara.evaluation.bfcl import (
     BFCL_V4_COUNTS,
     CATEGORIES,
     GROUPS,
@@ -42,7 +42,7 @@ SAID = "<think>t</think>\n<response>Done.</response>"
 @pytest.fixture(scope="module")
 def box() -> Iterator[Sandbox]:
     settings = {"think_limit": 16, "seconds": 5.0}
-    with Sandbox(ScorerSpec(bfcl_v4_score.FACTORY, settings, 5.0)) as sandbox:
+    with Sandbox(ScorerSpec(bfcl_v4_score.SCORER, settings, 5.0)) as sandbox:
         yield sandbox
 
 
@@ -206,7 +206,7 @@ def test_lost_calls_stand_beside_the_scores(box: Sandbox) -> None:
     assert [(row["accuracy"], row["lost_calls"]) for row in rows] == [(1, 0), (1, 3)]
     frame = hand_made(BY_HAND)
     frame.loc[[0, 3, 4], "lost_calls"] = [1, 7, 2]
-    assert bfcl_v4_score.summarise(frame, "bfcl_v4")["lost_call_rate"].score == pytest.approx(3 / 33)
+    assert bfcl_v4_score.summarise(frame)["lost_call_rate"].score == pytest.approx(3 / 33)
 
 
 def test_words_of_thought(box: Sandbox) -> None:
@@ -280,7 +280,7 @@ def hand_made(categories: dict[str, tuple[int, int]]) -> pd.DataFrame:
 
 
 def test_fourteen_categories_make_three_groups() -> None:
-    metrics = bfcl_v4_score.summarise(hand_made(BY_HAND), "bfcl_v4")
+    metrics = bfcl_v4_score.summarise(hand_made(BY_HAND))
     expected = {"simple": 1 / 2, "non_live": 7 / 16, "live": 4 / 8, "multi_turn": 3 / 8}
     for column in ("accuracy", "format"):
         for group, value in expected.items():
@@ -294,19 +294,19 @@ def test_fourteen_categories_make_three_groups() -> None:
 
 def test_an_average_needs_all_its_categories() -> None:
     few = {category: BY_HAND[category] for category in BY_HAND if category != "live_parallel"}
-    metrics = bfcl_v4_score.summarise(hand_made(few), "bfcl_v4")
+    metrics = bfcl_v4_score.summarise(hand_made(few))
     assert {"accuracy/non_live", "format/multi_turn", "accuracy/live_multiple", "truncated_rate"} <= set(metrics)
     assert not {"accuracy/live", "average_accuracy", "average_format"} & set(metrics)
     strange = pd.concat([hand_made(BY_HAND), hand_made({"strange": (1, 1)})])
     with pytest.raises(ValueError, match="category 'strange' is none of bfcl_v4; they are simple_python, "):
-        bfcl_v4_score.summarise(strange, "bfcl_v4")
+        bfcl_v4_score.summarise(strange)
 
 
 def test_words_are_averaged_over_cases_that_think() -> None:
     frame = hand_made(BY_HAND)
     frame["think_words"] = frame["think_words"].astype(object)
     frame.loc[0, "think_words"], frame.loc[5, "think_words"] = "3.0", "6.0"
-    words = bfcl_v4_score.summarise(frame, "bfcl_v4")["think_words"]
+    words = bfcl_v4_score.summarise(frame)["think_words"]
     assert words.score == 4.5
     assert len(words.values) == 2
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 import toolrl_rules
 from bfcl_v4_fakes import real_cases
 from dara.evaluation import bfcl_v4, bfcl_v4_score
-from dara.evaluation.bfcl_groups import is_multi_turn
-from dara.evaluation.multi_turn import dialogue
-from dara.evaluation.oracle import parse_call, tool_parameters
+from dara.evaluation.bfcl import is_multi_turn
 from dara.evaluation.records import Case, Response
 from dara.evaluation.samplers import OVERFLOW
 from dara.evaluation.sandbox import Sandbox, ScorerSpec
+from dara.evaluation.tools import dialogue
 from dara.rewards import evaluation_format, think_length
+from oracle import parse_call, tool_parameters
 
 MAX_STEPS = 4
 DIALOGUES = [case for case in real_cases(14 * 6) if is_multi_turn(case.category)]
@@ -129,7 +129,7 @@ def played(case: Case, said: list[str | None]) -> Response:
 
 @pytest.fixture(scope="module")
 def ours() -> Iterator[Sandbox]:
-    with Sandbox(ScorerSpec(bfcl_v4_score.FACTORY, {"think_limit": 16, "seconds": 20.0}, 20.0)) as box:
+    with Sandbox(ScorerSpec(bfcl_v4_score.SCORER, {"think_limit": 16, "seconds": 20.0}, 20.0)) as box:
         yield box
 
 

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from bfcl_v4_fakes import real_cases
-from dara.evaluation import bfcl_checkers, bfcl_v4, bfcl_v4_score
-from dara.evaluation.bfcl_groups import is_multi_turn
-from dara.evaluation.executor import MOST_ENDED, NO_TIME, Limits, ToolExecutor
+from dara.evaluation import bfcl_calls, bfcl_v4, bfcl_v4_score
+from dara.evaluation.bfcl import is_multi_turn
 from dara.evaluation.isolation import MEMORY_BYTES
-from dara.evaluation.oracle import parse_call, tool_parameters, turn
 from dara.evaluation.records import Case, Response
-from dara.evaluation.sandbox import Sandbox, SandboxError, ScorerSpec
-from dara.evaluation.scoring import ScoringPool, cores
+from dara.evaluation.sandbox import Sandbox, SandboxError, ScorerSpec, ScoringPool, cores
+from dara.evaluation.tools import MOST_ENDED, NO_TIME, Limits, ToolExecutor
+from oracle import parse_call, tool_parameters, turn
 from project import ROOT
 
 DIALOGUES = [case for case in real_cases(None) if is_multi_turn(case.category)]
@@ -94,7 +93,7 @@ def test_tools_that_look_at_dates_answer() -> None:
 
 LATE = r"""
 import json, sys
-from dara.evaluation.bfcl_checkers import Tools
+from dara.evaluation.bfcl_calls import Tools
 tools, work = Tools(), json.load(sys.stdin)
 opened, before = [], set(sys.modules)
 sys.addaudithook(lambda event, details: opened.append(str(details[0])) if event == "open" else None)
@@ -167,7 +166,7 @@ def test_wrong_bookings_are_wrong() -> None:
             items[len(right)] = bfcl_v4_score.scorer_item(Response("", 1, True, said), case)
             right.append(int(not wrong or case.id in CANCELLED))
     scores: dict[int, Any] = {}
-    with ScoringPool(ScorerSpec(bfcl_v4_score.FACTORY, {"think_limit": 16, "seconds": 10.0}, 10.0), cores()) as pool:
+    with ScoringPool(ScorerSpec(bfcl_v4_score.SCORER, {"think_limit": 16, "seconds": 10.0}, 10.0), cores()) as pool:
         pool.score(items, lambda number, outcome: scores.update({number: outcome.scores["accuracy"]}))
     assert [scores[number] for number in range(len(right))] == right
     assert len(right) == 2 * 164
@@ -175,9 +174,9 @@ def test_wrong_bookings_are_wrong() -> None:
 
 REFUSED = r"""
 import sys
-from dara.evaluation import bfcl_checkers, bfcl_v4_score, executor
-bfcl_checkers.IMPORTED_LATE = ()
-make_server, make_scorer = executor.make_server, bfcl_v4_score.make_scorer
+from dara.evaluation import bfcl_calls, bfcl_v4_score, tools
+bfcl_calls.IMPORTED_LATE = ()
+make_server, make_scorer = tools.make_server, bfcl_v4_score.make_scorer
 """
 
 
@@ -207,7 +206,7 @@ def test_what_a_model_writes_is_never_taken_for_a_refusal() -> None:
     with ToolExecutor([case]) as tools:
         said = tools.execute(case.id, calls)
     assert len(said) == len(calls)
-    assert not any(answer.startswith(bfcl_checkers.REFUSED) for answer in said)
+    assert not any(answer.startswith(bfcl_calls.REFUSED) for answer in said)
 
 
 SMALL = Limits(call_seconds=1.0, output_seconds=1.5, case_seconds=4.0, answer_characters=1000, output_characters=2500)

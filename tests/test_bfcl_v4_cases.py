@@ -11,7 +11,7 @@ import pytest
 
 from bfcl_v4_fakes import real_cases
 from dara.evaluation import bfcl_v4
-from dara.evaluation.bfcl_groups import BFCL_V4_COUNTS
+from dara.evaluation.bfcl import BFCL_V4_COUNTS
 from dara.evaluation.records import Case, select_cases
 
 # Prints what bfcl-eval's own loader gives, as JSON; a process of its own, because importing it makes folders.
@@ -62,12 +62,12 @@ def test_a_category_with_another_number_of_cases_is_an_error_that_names_it(tmp_p
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:-1]))
     with pytest.raises(ValueError, match=r"live_parallel.json: category live_parallel has 15 cases; BFCL-v4 has 16"):
-        bfcl_v4.load_cases("bfcl_v4", data)
+        bfcl_v4.load_cases(data)
     path.write_text("".join(lines))
     answers = data / "possible_answer" / path.name
     answers.write_text("".join(answers.read_text().splitlines(keepends=True)[1:]))
     with pytest.raises(ValueError, match=r"row 1: case 'live_parallel_0-0-0' has no answer in .*possible_answer"):
-        bfcl_v4.load_cases("bfcl_v4", data)
+        bfcl_v4.load_cases(data)
 
 
 def test_a_first_look_is_spread_over_the_categories(cases: list[Case]) -> None:

@@ -9,10 +9,9 @@ import pytest
 from bfcl_v4_fakes import ScriptedSampler, real_cases
 from dara.evaluation import bfcl_v4
 from dara.evaluation.bfcl_calls import decode_output
-from dara.evaluation.multi_turn import dialogue, one_request
-from dara.evaluation.records import Response, parse_response, response_line
-from dara.evaluation.samplers import OVERFLOW
-from dara.evaluation.scheduling import request_seed, run_programs
+from dara.evaluation.records import Response, parse_row, response_line
+from dara.evaluation.samplers import OVERFLOW, request_seed, run_programs
+from dara.evaluation.tools import dialogue, one_request
 
 TURNS = [[{"role": "user", "content": "one"}], [{"role": "user", "content": "two"}]]
 SAID = Response("<think> done </think>\n<response> done </response>", 5, True)
@@ -151,16 +150,20 @@ def test_calls_without_an_answer_are_counted() -> None:
     assert fine.lost_calls == 0
 
 
-def test_a_response_without_lost_calls_is_written_and_read_as_before() -> None:
-    old = '{"case": "a", "sample": 0, "response": "x", "n_tokens": 1, "finished": true}\n'
-    assert response_line("a", 0, Response("x", 1, True)) == old
-    assert parse_response(Path("file"), 1, old).response == Response("x", 1, True, lost_calls=0)
+def test_a_line_of_a_response_file_has_what_differs_from_the_usual() -> None:
+    usual = '{"step": 9, "case": "a", "sample": 0, "response": "x", "n_tokens": 1, "finished": true}'
+    assert response_line(9, "a", 0, Response("x", 1, True)) == usual
+    assert parse_row(Path("file"), 1, usual).answer == Response("x", 1, True, lost_calls=0)
     lost = Response("", 1, True, (("x",),), None, 2)
-    assert parse_response(Path("file"), 1, response_line("a", 0, lost)).response == lost
-    for wrong in (-1, True, "2", None, 1.5):
-        row = json.dumps({**json.loads(old), "lost_calls": wrong})
-        with pytest.raises(ValueError, match="file, row 3: lost_calls must be a number of calls, 0 or more, not "):
-            parse_response(Path("file"), 3, row)
+    assert parse_row(Path("file"), 1, response_line(9, "a", 0, lost)).answer == lost
+    for key, wrong, due in (
+        *(("lost_calls", value, "a number of calls, 0 or more") for value in (-1, True, "2", None, 1.5)),
+        ("turns", [["x", 1]], "a list of lists of texts"),
+        ("stopped", "tired", r"one of \('context_overflow', 'step_limit'\)"),
+    ):
+        row = json.dumps({**json.loads(usual), key: wrong})
+        with pytest.raises(ValueError, match=f"file, row 3: {key} must be {due}, not "):
+            parse_row(Path("file"), 3, row)
 
 
 HIDDEN = """<|im_start|>assistant

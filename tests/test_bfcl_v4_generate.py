@@ -1,6 +1,5 @@
 """Generation of BFCL-v4, response by response: kills, resuming, identity, and a whole way to a table."""
 
-import gzip
 import json
 import os
 import signal
@@ -8,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,15 +19,24 @@ import dara.evaluation.generate as generate
 from bfcl_v4_fakes import OracleSampler, ScriptedSampler, benchmark, real_cases
 from dara.config import Benchmark
 from dara.data.hub import Fetch
-from dara.evaluation import bfcl_v4, progress
-from dara.evaluation.bfcl_groups import CATEGORIES
-from dara.evaluation.generate import generate_checkpoints
-from dara.evaluation.oracle import oracle_response
-from dara.evaluation.partial import PartialResponses, partial_path
-from dara.evaluation.records import Metric, Response, read_responses
-from dara.evaluation.score import identity_path, responses_path, scorer_path
-from dara.evaluation.standalone import _remarks, evaluate_model, model_directory, paper_settings, scores_table
+from dara.evaluation import bfcl_v4, samplers
+from dara.evaluation.bfcl import CATEGORIES
+from dara.evaluation.generate import generate_checkpoints, response_journal
+from dara.evaluation.records import (
+    IDENTITY,
+    RESPONSES,
+    SCORES,
+    Metric,
+    Response,
+    journal_path,
+    read_responses,
+    response_line,
+    responses_path,
+)
+from dara.runs import evaluation_id
+from dara.standalone import _remarks, evaluate_model, model_directory, paper_settings, scores_table
 from evaluation_fakes import write_checkpoints
+from oracle import oracle_response
 from project import ROOT
 
 SAID = "<think> I cannot. </think>\n<response> No. </response>"
@@ -38,32 +47,32 @@ CASES = 14
 def few_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read the cases once; they are the same in every test."""
     cases = real_cases(CASES)
-    monkeypatch.setattr(bfcl_v4, "load_cases", lambda name, folder: cases)
+    monkeypatch.setattr(bfcl_v4, "BFCL_V4", replace(bfcl_v4.BFCL_V4, load_cases=lambda folder: cases))
 
 
 def run(folder: Path, sampler: ScriptedSampler, **changes: object) -> Path:
     """Responses of one checkpoint; the path of their file."""
     checkpoint = folder / "step_0"
     checkpoints = {0: checkpoint} if checkpoint.is_dir() else write_checkpoints(folder, [0])
-    out = folder / "scores" / "run"
+    out = folder / "scores" / "run" / "bfcl_v4"
     generate_checkpoints(checkpoints, benchmark(**changes), bfcl_v4.data_directory(), out, make_sampler=sampler)
-    return responses_path(out, 0, "bfcl_v4")
+    return responses_path(out, 0)
 
 
 def test_every_case_is_asked_and_kept_in_the_order_of_the_cases(tmp_path: Path) -> None:
     path = run(tmp_path, ScriptedSampler(lambda prompt, n: SAID))
     rows = read_responses(path, real_cases(CASES), 1)
     assert len(rows) == CASES
-    turns = {row.case: row.response.turns for row in rows}
+    turns = {row.case: row.turns for row in rows}
     assert [case for case, spoken in turns.items() if spoken is not None] == [
         "multi_turn_base_0", "multi_turn_miss_func_0", "multi_turn_miss_param_0", "multi_turn_long_context_0"
     ]  # fmt: skip
     assert set(turns["multi_turn_base_0"]) == {(SAID,)}
-    assert not partial_path(path).exists()
-    identity = json.loads(identity_path(path.parent.parent, "bfcl_v4").read_text())
+    assert not journal_path(path.parent, 0).exists()
+    identity = json.loads((path.parent / RESPONSES).read_text())
     assert identity["versions"] == {"bfcl-eval": "2026.3.23", "prompt": 1, "tools": 3}
     assert identity["tools"]["network"] in ("isolated", "reachable")
-    assert (identity["max_steps"], identity["limit"], identity["max_context"]) == (20, CASES, None)
+    assert identity["limit"] == CASES
     assert len(identity["cases"]) == 36
 
 
@@ -85,10 +94,11 @@ def test_a_kill_loses_no_finished_case_and_none_is_made_twice(tmp_path: Path) ->
         sampler = dying(kind, after)
         with pytest.raises(kind):
             run(tmp_path / "killed", sampler)
-        path = responses_path(tmp_path / "killed" / "scores" / "run", 0, "bfcl_v4")
-        assert not path.exists()
-        assert not identity_path(path.parent.parent, "bfcl_v4").exists()
-        kept = partial_path(path).read_text().splitlines()
+        out = tmp_path / "killed" / "scores" / "run" / "bfcl_v4"
+        assert (out / IDENTITY).is_file()
+        assert not (out / RESPONSES).exists()
+        assert not responses_path(out, 0).exists()
+        kept = journal_path(out, 0).read_text().splitlines()
         assert len(kept) == len({json.loads(line)["case"] for line in kept}) >= made
         made = len(kept)
     assert made > 4
@@ -101,55 +111,32 @@ def test_a_kill_loses_no_finished_case_and_none_is_made_twice(tmp_path: Path) ->
     assert again.answered == 0
 
 
-def test_a_partial_file_is_cut_at_its_last_whole_line_and_never_taken_for_a_finished_one(tmp_path: Path) -> None:
-    path = tmp_path / "step_0" / "bfcl_v4.jsonl.gz"
-    with PartialResponses(partial_path(path)) as work:
-        work.add("a", 0, Response("x", 1, True))
-        work.add("b", 0, Response("", 7, False, (("p", "q"), ()), "context_overflow"))
-        with pytest.raises(ValueError, match="case a, sample 0 is already there"):
-            work.add("a", 0, Response("y", 1, True))
-    whole = partial_path(path).read_bytes()
-    for torn in range(1, 12):
-        partial_path(path).write_bytes(whole[:-torn])
-        with PartialResponses(partial_path(path)) as work:
-            assert list(work.done) == [("a", 0)]
-        assert partial_path(path).read_bytes() == whole[: whole.index(b"\n") + 1]
-    partial_path(path).write_bytes(whole)
-    with PartialResponses(partial_path(path)) as work:
-        assert work.done["b", 0] == Response("", 7, False, (("p", "q"), ()), "context_overflow")
-    partial_path(path).write_bytes(whole + whole)
-    with pytest.raises(ValueError, match=r"partial, row 3: case a, sample 0 again; delete the file"):
-        PartialResponses(partial_path(path))
-    partial_path(path).write_bytes(b'{"case": "a"}\n')
-    with pytest.raises(ValueError, match="row 1: must be an object with case, sample"):
-        PartialResponses(partial_path(path))
-
-
-def test_partial_work_of_other_settings_is_not_mixed_in(tmp_path: Path) -> None:
-    def answer(prompt: str, n: int) -> str:
-        if n == 9:
-            raise KeyboardInterrupt
-        return "old"
-
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, ScriptedSampler(answer))
-    path = run(tmp_path, ScriptedSampler(lambda prompt, n: "new"), seed=1)
-    assert b"old" not in gzip.decompress(path.read_bytes())
+def test_a_journal_of_responses_is_read_back(tmp_path: Path) -> None:
+    path = journal_path(tmp_path, 7)
+    said = {("a", 0): Response("x", 1, True), ("b", 1): Response("", 7, False, (("p", "q"), ()), "context_overflow", 2)}
+    with response_journal(path) as work:
+        for place, response in said.items():
+            work.add(place, response, response_line(7, *place, response))
+    with response_journal(path) as work:
+        assert work.done == said
+    path.write_bytes(b'{"case": "a"}\n')
+    with pytest.raises(ValueError, match="row 1: must be an object with step, case, sample"):
+        response_journal(path)
 
 
 def test_gold_answers_go_through_the_dialogues_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is taken apart into outputs, its calls are really executed, and it comes together again."""
     cases = real_cases(42)
-    monkeypatch.setattr(bfcl_v4, "load_cases", lambda name, folder: cases)
+    monkeypatch.setattr(bfcl_v4, "BFCL_V4", replace(bfcl_v4.BFCL_V4, load_cases=lambda folder: cases))
     path = run(tmp_path, OracleSampler(cases), limit=42)
     for row, case in zip(read_responses(path, cases, 1), cases, strict=True):
-        assert row.response == oracle_response(case)
+        assert row.answer == oracle_response(case)
 
 
 def test_long_outputs_show_what_was_made_before_anything_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(samplers, "QUIET_SECONDS", 0.0)
     caplog.set_level("INFO", "dara.evaluation.generate")
 
     class Slow(ScriptedSampler):
@@ -179,7 +166,7 @@ CHILD = """
     from pathlib import Path
     from bfcl_v4_fakes import OracleSampler, ScriptedSampler, benchmark
     from dara.evaluation import bfcl_v4
-    from dara.evaluation.generate import generate_checkpoints
+    from dara.evaluation.generate import generate_checkpoints, response_journal
 
     folder, slow_after = Path(sys.argv[1]), int(sys.argv[2])
 
@@ -189,7 +176,7 @@ CHILD = """
             time.sleep(1000)
         return f"said {len(prompt)}"
 
-    out = folder / "scores" / "run"
+    out = folder / "scores" / "run" / "bfcl_v4"
     generate_checkpoints(
         {0: folder / "step_0"}, benchmark(), bfcl_v4.data_directory(), out, make_sampler=ScriptedSampler(answer)
     )
@@ -199,7 +186,8 @@ CHILD = """
 @pytest.mark.slow
 def test_a_process_that_is_killed_outright_goes_on_where_it_was(tmp_path: Path) -> None:
     write_checkpoints(tmp_path, [0])
-    path = responses_path(tmp_path / "scores" / "run", 0, "bfcl_v4")
+    path = responses_path(tmp_path / "scores" / "run" / "bfcl_v4", 0)
+    journal = journal_path(path.parent, 0)
 
     def child(slow_after: int) -> subprocess.Popen:
         command = [sys.executable, "-c", textwrap.dedent(CHILD), str(tmp_path), str(slow_after)]
@@ -211,9 +199,9 @@ def test_a_process_that_is_killed_outright_goes_on_where_it_was(tmp_path: Path) 
         assert killed.stdout.readline() == "hanging\n"
         killed.send_signal(signal.SIGKILL)
     assert not path.exists()
-    kept = partial_path(path).read_bytes()
+    kept = journal.read_bytes()
     assert kept.count(b"\n") >= 4
-    partial_path(path).write_bytes(kept + b'{"case": "multi_tu')  # as if the kill had come in the middle of a line
+    journal.write_bytes(kept + b'{"case": "multi_tu')  # as if the kill had come in the middle of a line
     with child(slow_after=-1) as again:
         assert again.wait() == 0
     rows = read_responses(path, real_cases(CASES), 1)
@@ -260,7 +248,7 @@ def test_a_first_look_says_which_averages_it_has_not(
         "No average over what has no case here: multi_turn_miss_param, multi_turn_long_context. More cases, or all of "
         "them without --limit, have one."
     )
-    record = scorer_path(out, "bfcl_v4")
+    record = out / evaluation_id(paper_settings("bfcl_v4", limit=12)) / SCORES
     record.write_text(record.read_text().replace("isolated", "reachable"))
     assert _remarks("bfcl_v4", CATEGORIES["bfcl_v4"], record) == [
         f"This system allows no network namespace, so the scorer could reach a network ({record})."

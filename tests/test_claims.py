@@ -11,7 +11,7 @@ import pytest
 from dara.analysis.compare import Difference, compared_pairs
 from dara.analysis.frames import rows_to_frame
 from dara.analysis.intervals import t_interval
-from dara.analysis.published import read_published
+from dara.analysis.paper_numbers import read_published
 from dara.config import Experiment, MethodEntry
 from dara.loading import load_configuration, load_published, merge, read_yaml
 from dara.report.checks import run_checks

@@ -2,7 +2,6 @@ import json
 import os
 import shutil
 import subprocess
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,20 +14,16 @@ from dara.cleaning import (
     clean_results,
     find,
     human,
-    made_as,
     planned_evaluations,
     size_of,
 )
 from dara.cli import main
-from dara.evaluation.generate import generate_checkpoints
+from dara.evaluation.records import IDENTITY, RESPONSES, SCORES
 from dara.loading import ConfigurationError, merge, read_yaml
 from dara.plan import WorkflowPlan
-from dara.specs import Sampling
 from dara.store import OWNERS, directory_lock, record_owner
-from dara.training.openrlhf import checkpoints as openrlhf_checkpoints
-from dara.training.openrlhf.engine import keep_end
+from dara.training.openrlhf import launch
 from dara.training.run_files import last_resumable
-from evaluation_fakes import FakeSampler, benchmark, write_cases, write_checkpoints
 from project import ROOT
 
 RESUME = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
@@ -74,21 +69,14 @@ def finish(flow: WorkflowPlan, run: str, outcome: str = "completed") -> None:
 def score(flow: WorkflowPlan, run: str, *steps: int, **changes) -> None:
     """Scores of these steps, whose responses were made as the preset says, or with other settings."""
     (planned,) = flow.benchmarks_of(run)
-    made, scores = planned.model_copy(update=changes), flow.paths.scores(run)
-    scores.mkdir(parents=True, exist_ok=True)
-    listing = {f"step_{step}/{made.name}.csv": "sha" for step in steps}
-    (scores / f"{made.name}.scored.json").write_text(json.dumps(listing))
-    (scores / f"{made.name}.identity.json").write_text(json.dumps(identity_of(made)))
+    write_evaluation(flow.paths.evaluation(run, planned.model_copy(update=changes)), steps)
 
 
-def identity_of(made) -> dict:
-    """What the evaluation puts down of its settings."""
-    sampler = {"sampler": made.sampler, "batch_size": made.batch_size, "torch": "2.13.0"}
-    settings = made.model_dump(mode="json", include={"samples", "sampling", "seed"})
-    limit = {} if made.limit is None else {"limit": made.limit}
-    checkpoints = {"3": {}, "6": {}}
-    common = {"schema": 1, "benchmark": made.name, "sampler": sampler, "cases": {}, "checkpoints": checkpoints}
-    return {**common, **settings, **limit}
+def write_evaluation(directory: Path, steps: tuple[int, ...]) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in (IDENTITY, RESPONSES):
+        (directory / name).write_text(json.dumps({"checkpoints": {"3": {}, "6": {}}}))
+    (directory / SCORES).write_text(json.dumps({"steps": steps}))
 
 
 def files(root: Path) -> set[str]:
@@ -157,39 +145,6 @@ def test_scores_of_other_settings_free_no_checkpoint(flow, changes):
     assert frees_checkpoints(find(flow))
 
 
-@pytest.mark.parametrize(
-    ("changes", "another"),
-    [
-        ({}, False),
-        ({"seconds": 9.0}, False),  # of scoring
-        ({"samples": 2}, True),
-        ({"seed": 1}, True),
-        ({"limit": 5}, True),
-        ({"sampling": Sampling(temperature=0.6, top_p=0.9, max_response_tokens=40)}, True),
-    ],
-)
-def test_what_is_another_identity_is_what_the_evaluation_says(tmp_path, changes, another):
-    cases, out = tmp_path / "cases", tmp_path / "scores"
-    write_cases("laptop_math", cases)
-    checkpoints, sampler = write_checkpoints(tmp_path, [10]), FakeSampler(str.upper)
-    sampler.identity = {"sampler": "transformers", "batch_size": 8}
-    generate_checkpoints(checkpoints, benchmark("laptop_math"), cases, out, make_sampler=sampler)
-    changed = benchmark("laptop_math", **changes)
-    assert made_as(json.loads((out / "laptop_math.identity.json").read_text()), changed) is not another
-    expected = pytest.raises(ValueError, match="made with another") if another else nullcontext()
-    with expected:
-        generate_checkpoints(checkpoints, changed, cases, out, make_sampler=sampler)
-
-
-def test_settings_of_vllm_and_of_dialogues_count():
-    spec = benchmark("bfcl_v4", sampler="vllm", batch_size=64, max_context=32768, tensor_parallel=2)
-    made = identity_of(spec) | {"max_context": 32768, "max_steps": 20}
-    made["sampler"] = {"sampler": "vllm", "max_num_seqs": 64, "tensor_parallel": 2}
-    assert made_as(made, spec)
-    others = ({"max_context": 16384}, {"max_steps": 10}, {"batch_size": 8}, {"tensor_parallel": 1}, {"limit": 9})
-    assert [made_as(made, spec.model_copy(update=other)) for other in others] == [False] * 5
-
-
 def test_every_planned_benchmark_counts(flow):
     """In the results of the preset that plans it; where the run is not in those, in any."""
     run = min(flow.matrix.runs)
@@ -238,7 +193,7 @@ def test_a_finished_run_that_no_preset_plans_any_more_goes_by_the_scores_that_it
     assert not frees_checkpoints(_finished(work, manifests, {}))
     score(flow, run, 3, 6)
     assert frees_checkpoints(_finished(work, manifests, {}))
-    (flow.paths.scores(run) / "another.scored.json").write_text("{}")
+    write_evaluation(flow.paths.scores(run) / "another-12345678", (3,))
     assert not frees_checkpoints(_finished(work, manifests, {}))
 
 
@@ -252,7 +207,7 @@ def test_an_openrlhf_run_loses_its_optimiser_states(flow):
     finish(flow, run)
     assert ("finished", str(state / "optimizer_states.pt")) in rules(flow)
     clean(flow, dry_run=False)
-    assert openrlhf_checkpoints.last_resumable(work) == 6, "its results can be published again"
+    assert launch.last_resumable(work) == 6, "its results can be published again"
 
 
 def test_unfinished_work_goes_only_where_no_preset_plans_it(flow):
@@ -341,15 +296,15 @@ def test_a_diverged_run_and_what_is_no_run_stay(flow):
 
 def test_the_engines_log_keeps_its_end_when_a_run_goes_on(tmp_path):
     log = tmp_path / "openrlhf.log"
-    keep_end(log, 8)
+    launch.keep_end(log, 8)
     log.write_bytes(b"one\ntwo\n")
-    keep_end(log, 8)
+    launch.keep_end(log, 8)
     assert log.read_bytes() == b"one\ntwo\n"
     log.write_bytes(b"one\ntwo\nthree\n")
-    keep_end(log, 10)  # the line that it would begin with may be cut
+    launch.keep_end(log, 10)  # the line that it would begin with may be cut
     assert log.read_bytes() == b"three\n"
     log.write_bytes(b"one\ntwo\nthree\n")
-    keep_end(log, 11)
+    launch.keep_end(log, 11)
     assert log.read_bytes() == b"two\nthree\n"
 
 

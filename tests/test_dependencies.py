@@ -73,13 +73,13 @@ def test_a_digest_is_another_one_after_an_edit_but_for_comments_and_layout(tmp_p
 DRAWN = ("tables", "figures", "side_by_side")
 PUBLISHED = ("published_tables", "published_figures")
 SUMMARIES = ("tool_summary", "math_summary")
-COMMENTED = [f"analysis/{name}.py" for name in ("crossing", "tables/score_pairs", "figures/look", "view_published")]
+COMMENTED = [f"analysis/{name}.py" for name in ("crossing", "tables/score_pairs", "figures/style", "view_published")]
 COMMENTED += [f"{name}.py" for name in ("report/html", "plan", "training/trl", "evaluation/generate", "rewards/math")]
 EDITS = {
     "a comment": [(name, "from __future__", "# why\nfrom __future__") for name in COMMENTED],
     "a statistic": [("analysis/crossing.py", "WINDOW = 10", "WINDOW = 5")],
     "a helper of tables": [("analysis/tables/score_pairs.py", "\nfrom dara", "\nEDITED = 1\nfrom dara")],
-    "a helper of figures": [("analysis/figures/look.py", "PAGE_WIDTH = 7.0", "PAGE_WIDTH = 6.0")],
+    "a helper of figures": [("analysis/figures/style.py", "PAGE_WIDTH = 7.0", "PAGE_WIDTH = 6.0")],
     "a figure": [("analysis/figures/learning_curves.py", "\nfrom dara", "\nEDITED = 1\nfrom dara")],
     "the report's page": [("report/template.html.jinja", "<body", "<body class='edited'")],
     "a view": [("analysis/view_published.py", "\nfrom dara", "\nEDITED = 1\nfrom dara")],

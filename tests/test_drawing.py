@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dara.analysis.figures import FIGURES
+from dara.analysis.figures import FIGURES, describe
 from dara.analysis.modules import Modules
 from dara.analysis.tables import TABLES
 from project import ROOT
@@ -39,9 +39,9 @@ def test_a_job_imports_what_it_needs(kind, output, needed, tmp_path):
 
 
 def test_every_listed_module_can_be_imported_and_no_other():
-    assert all(hasattr(module, "draw") for module in FIGURES.values())
+    assert all(describe(name) for name in FIGURES)
     assert all(hasattr(module, "build") or hasattr(module, "build_side_by_side") for module in TABLES.values())
     assert len(TABLES) == len(list(TABLES))
-    assert "render" not in TABLES
+    assert not {"style", "render", "at_step"} & {*FIGURES, *TABLES}
     with pytest.raises(KeyError):
         Modules("dara.analysis.tables", "runs")["crossings"]

@@ -8,14 +8,8 @@ import torch
 
 from dara.methods import available_methods, load_method
 from dara.rewards import reward_ranges
-from dara.training.advantages import batch_advantages, run_method
-from dara.training.openrlhf.layout import (
-    deal,
-    rewards_and_lengths,
-    sample_order,
-    set_advantages,
-    token_advantages,
-)
+from dara.training.openrlhf.rollouts import set_advantages, token_advantages
+from dara.training.step import Rollouts, batch_advantages, run_method
 from training_tiny import tiny_spec
 
 B, G, K, TOKENS = 6, 4, 2, 9
@@ -34,10 +28,9 @@ def logged(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return rewards, torch.tensor(rng.integers(1, TOKENS + 1, (B, G)))
 
 
-def experiences(rewards: torch.Tensor, lengths: torch.Tensor, names: tuple[str, ...], seed: int) -> list:
+def experiences(lengths: torch.Tensor, seed: int = 3) -> list:
     """The same batch as OpenRLHF holds it: micro-batches of unequal size, samples in any order, responses last."""
-    order = np.random.default_rng(seed).permutation(B * G)
-    flat, tokens = rewards.view(B * G, K), lengths.flatten()
+    order, tokens = np.random.default_rng(seed).permutation(B * G), lengths.flatten()
     made = []
     for index in np.split(order, [5, 6, 17]):
         mask = torch.zeros(len(index), TOKENS + 3, dtype=torch.bool)
@@ -46,8 +39,6 @@ def experiences(rewards: torch.Tensor, lengths: torch.Tensor, names: tuple[str, 
         made.append(
             SimpleNamespace(
                 index=index.tolist(),
-                info={name: flat[index, k] for k, name in enumerate(names)},
-                response_length=tokens[index].float(),
                 action_mask=mask,
                 kl=torch.zeros(mask.shape),
             )
@@ -57,8 +48,8 @@ def experiences(rewards: torch.Tensor, lengths: torch.Tensor, names: tuple[str, 
 
 def in_openrlhf(spec, rewards, lengths) -> tuple[torch.Tensor, list]:
     """(B, G): what OpenRLHF's loss reads at the tokens of each response, which must be one value."""
-    batch = experiences(rewards, lengths, spec.rewards, seed=3)
-    set_advantages(batch, spec, run_method(spec))
+    batch = experiences(lengths)
+    set_advantages(batch, Rollouts([], [], rewards, lengths), spec, run_method(spec))
     found = torch.full((B * G,), torch.nan)
     for one in batch:
         for i, values, mask in zip(one.index, one.advantages, one.action_mask, strict=True):
@@ -72,13 +63,13 @@ def in_trl(spec, rewards, lengths, monkeypatch) -> torch.Tensor:
     """(B, G): what TRL's loss reads, from its own batch."""
     from trl import GRPOTrainer
 
-    from dara.training.trainer import MultiRewardTrainer, Rollouts
+    from dara.training.trl import MultiRewardTrainer
 
     monkeypatch.setattr(
         GRPOTrainer, "_generate_and_score_completions", lambda self, inputs: {"advantages": torch.zeros(B * G)}
     )
     trainer = MultiRewardTrainer.__new__(MultiRewardTrainer)
-    trainer.run = SimpleNamespace(spec=spec, method=run_method(spec))
+    trainer.progress = SimpleNamespace(spec=spec, method=run_method(spec))
     trainer._rollouts = Rollouts([], [], rewards, lengths)
     trainer._sampling_log_probs = [[0.0]] * (B * G)
     return trainer._generate_and_score_completions([])["advantages"].view(B, G)
@@ -103,22 +94,16 @@ def test_both_engines_hand_the_methods_advantages_to_the_loss(name, normalizatio
         assert torch.equal(in_trl(spec, rewards, lengths, monkeypatch), expected)
 
 
-def test_openrlhfs_layout_is_read_in_rollout_order():
+def test_the_batch_gets_the_methods_output_and_each_place_one_sample():
     rewards, lengths = logged(1)
-    spec = spec_of("dara_asym")
-    batch = experiences(rewards, lengths, spec.rewards, seed=5)
-    found_rewards, found_lengths = rewards_and_lengths(batch, spec.rewards, G)
-    assert torch.equal(found_rewards, rewards)
-    assert torch.equal(found_lengths, lengths)
-    made = set_advantages(batch, spec, run_method(spec))
-    assert torch.equal(made.rewards, rewards)
-    assert torch.equal(made.output.advantages, batch_advantages(spec, run_method(spec), rewards, lengths)[0].advantages)
+    spec, batch, rollouts = spec_of("dara_asym"), experiences(lengths, 5), Rollouts([], [], rewards, lengths)
+    set_advantages(batch, rollouts, spec, run_method(spec))
+    expected = batch_advantages(spec, run_method(spec), rewards, lengths)[0].advantages
+    assert torch.equal(rollouts.output.advantages, expected)
     assert all(one.kl is None and torch.equal(one.returns, one.advantages) for one in batch)
-
-
-def test_a_sample_twice_is_an_error():
-    with pytest.raises(ValueError, match=r"numbered \[0, 0, 2\]"):
-        sample_order([SimpleNamespace(index=[2, 0]), SimpleNamespace(index=[0])])
+    batch[0].index[0] = batch[0].index[1]
+    with pytest.raises(ValueError, match="the samples of the rollout batch are numbered"):
+        set_advantages(batch, rollouts, spec, run_method(spec))
 
 
 def test_a_kl_in_the_reward_reaches_each_token_from_there_on():
@@ -134,10 +119,10 @@ def test_a_kl_in_the_reward_of_openrlhf(name):
     rewards, lengths = logged(2)
     spec = spec_of(name, **KL_IN_REWARD)
     plain, _ = in_openrlhf(spec, rewards, lengths)
-    batch = experiences(rewards, lengths, spec.rewards, seed=3)
+    batch = experiences(lengths)
     for one in batch:
         one.kl = torch.ones(one.action_mask.shape)
-    set_advantages(batch, spec, run_method(spec), 0.01)
+    set_advantages(batch, Rollouts([], [], rewards, lengths), spec, run_method(spec), 0.01)
     for one in batch:
         for i, values, mask in zip(one.index, one.advantages, one.action_mask, strict=True):
             to_go = torch.arange(int(mask.sum()), 0, -1)
@@ -153,21 +138,21 @@ def test_the_authors_kl_is_in_grpos_sum_before_its_z_score(weights):
     rewards, lengths = logged(2)
     params = {} if weights is None else {"reward_weights": weights}
     spec = tiny_spec(method="grpo", params=params, prompts_per_step=B, group_size=G, **KL_OF_GRPO)
-    batch = experiences(rewards, lengths, spec.rewards, seed=3)
+    batch, rollouts = experiences(lengths), Rollouts([], [], rewards, lengths)
     rng = torch.Generator().manual_seed(0)
     sums = torch.zeros(B * G, dtype=torch.float64)
     for one in batch:
         one.kl = torch.randn(one.action_mask.shape, generator=rng)
         for i, kl, mask in zip(one.index, one.kl, one.action_mask, strict=True):
             sums[i] = kl[mask].double().sum()
-    made = set_advantages(batch, spec, run_method(spec), 0.01)
+    set_advantages(batch, rollouts, spec, run_method(spec), 0.01)
     total = (rewards * torch.tensor(weights or [1.0, 1.0])).sum(-1) - 0.01 * sums.view(B, G)
     expected = (total - total.mean(1, keepdim=True)) / (total.std(1, keepdim=True) + 1e-6)
     for one in batch:
         for i, values, mask in zip(one.index, one.advantages, one.action_mask, strict=True):
             assert values[mask].tolist() == pytest.approx([expected.flatten()[i].item()] * int(mask.sum()), abs=1e-5)
-    assert made.output.advantages.numpy() == pytest.approx(expected.numpy(), abs=1e-9)
-    assert torch.equal(made.output.z, run_method(spec)(rewards, lengths=lengths).z)
+    assert rollouts.output.advantages.numpy() == pytest.approx(expected.numpy(), abs=1e-9)
+    assert torch.equal(rollouts.output.z, run_method(spec)(rewards, lengths=lengths).z)
 
 
 def test_a_penalty_is_for_grpo_only():
@@ -175,16 +160,3 @@ def test_a_penalty_is_for_grpo_only():
     spec = spec_of("gdpo")
     with pytest.raises(ValueError, match="for grpo, not for gdpo"):
         batch_advantages(spec, run_method(spec), rewards, lengths, torch.zeros(B, G))
-
-
-def test_updates_get_whole_groups_and_ranks_as_many_samples_each():
-    lengths = np.random.default_rng(0).integers(1, 100, 48).tolist()
-    hands = deal(lengths, updates=3, ranks=4)
-    assert [len(hand) for hand in hands] == [12] * 4
-    for update in range(3):
-        samples = sorted(i for hand in hands for i in hand[4 * update : 4 * update + 4])
-        assert samples == list(range(16 * update, 16 * update + 16))
-        loads = [sum(lengths[i] for i in hand[4 * update : 4 * update + 4]) for hand in hands]
-        assert max(loads) < 1.5 * min(loads)
-    with pytest.raises(ValueError, match="48 responses cannot be dealt to 3 updates on 5 GPUs evenly"):
-        deal(lengths, updates=3, ranks=5)

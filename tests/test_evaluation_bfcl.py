@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dara.evaluation import bfcl
+from dara.evaluation.bfcl import GROUPS, Mean, Pooled, category_weights
 from dara.evaluation.bfcl_calls import decode_calls
-from dara.evaluation.bfcl_groups import GROUPS, Mean, Pooled, category_weights
 from dara.evaluation.sandbox import Sandbox, ScorerSpec
 from evaluation_fakes import write_cases
 
@@ -55,7 +55,7 @@ def test_calls_are_read_from_the_last_block(text: str, calls: list[dict[str, Any
 
 @pytest.fixture(scope="module")
 def box() -> Iterator[Sandbox]:
-    with Sandbox(ScorerSpec(bfcl.FACTORY, {}, 5.0)) as sandbox:
+    with Sandbox(ScorerSpec(bfcl.LAPTOP_TOOLS.scorer, {}, 5.0)) as sandbox:
         yield sandbox
 
 
@@ -133,7 +133,7 @@ def test_no_text_makes_the_scorer_raise(box: Sandbox, names: list[str], paramete
 
 def test_every_held_out_case_accepts_its_own_answer(box: Sandbox, tmp_path: Path) -> None:
     answers = write_cases("laptop_tools", tmp_path, rows=60)
-    cases = bfcl.load_cases("laptop_tools", tmp_path)
+    cases = bfcl.load_cases(tmp_path)
     assert len(cases) == 60
     outcomes = box.score([{"response": answers[bfcl.prompt(case)], **case.gold} for case in cases])
     assert all(outcome.scores == {"accuracy": 1, "format": 1, "decode_error": 0} for outcome in outcomes)
@@ -147,13 +147,13 @@ def test_a_wrong_case_names_file_and_row(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"BFCL_v4_multiple_two_parameters.json, row 2: must be an object with id, que"
     ):
-        bfcl.load_cases("laptop_tools", tmp_path)
+        bfcl.load_cases(tmp_path)
     path.write_text(lines[0].replace("multiple_two_parameters_0", "stranger"))
     with pytest.raises(ValueError, match=r"row 1: case 'stranger' has no answer in .*possible_answer"):
-        bfcl.load_cases("laptop_tools", tmp_path)
+        bfcl.load_cases(tmp_path)
     path.unlink()
     with pytest.raises(ValueError, match=r"BFCL_v4_multiple_two_parameters.json: the file does not exist"):
-        bfcl.load_cases("laptop_tools", tmp_path)
+        bfcl.load_cases(tmp_path)
 
 
 def test_weights_of_the_laptop_groups() -> None:
@@ -191,7 +191,7 @@ HAND_MADE = [
 
 
 def test_summary_of_hand_made_scores() -> None:
-    metrics = bfcl.summarise(frame(HAND_MADE), "laptop_tools")
+    metrics = bfcl.summarise(frame(HAND_MADE))
     expected = {
         "average_accuracy": (1 / 2 + 3 / 4) / 2,
         "average_format": (1 + 2 / 4) / 2,
@@ -213,7 +213,7 @@ def test_summary_of_hand_made_scores() -> None:
 
 def test_the_order_of_rows_does_not_matter_and_samples_are_averaged() -> None:
     twice = HAND_MADE + [(category, case, 1, 0, 1) for category, case, *_ in HAND_MADE]
-    one, other = (bfcl.summarise(frame(rows), "laptop_tools") for rows in (twice, twice[::-1]))
+    one, other = (bfcl.summarise(frame(rows)) for rows in (twice, twice[::-1]))
     for name, metric in one.items():
         np.testing.assert_array_equal(metric.values, other[name].values)
         np.testing.assert_array_equal(metric.weights, other[name].weights)
@@ -222,6 +222,6 @@ def test_the_order_of_rows_does_not_matter_and_samples_are_averaged() -> None:
 
 def test_a_category_without_cases_is_an_error() -> None:
     with pytest.raises(ValueError, match="no case of multiple_one_parameter"):
-        bfcl.summarise(frame(HAND_MADE[2:]), "laptop_tools")
+        bfcl.summarise(frame(HAND_MADE[2:]))
     with pytest.raises(ValueError, match="category 'strange' belongs to no group"):
-        bfcl.summarise(frame([*HAND_MADE, ("strange", "g", 0, 1, 1)]), "laptop_tools")
+        bfcl.summarise(frame([*HAND_MADE, ("strange", "g", 0, 1, 1)]))

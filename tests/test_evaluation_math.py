@@ -15,7 +15,7 @@ from dara.evaluation.sandbox import Sandbox, ScorerSpec
 
 @pytest.fixture(scope="module")
 def box() -> Iterator[Sandbox]:
-    with Sandbox(ScorerSpec(math.FACTORY, {}, 10.0)) as sandbox:
+    with Sandbox(ScorerSpec(math.LAPTOP_MATH.scorer, {}, 10.0)) as sandbox:
         yield sandbox
 
 
@@ -125,7 +125,7 @@ def test_a_missing_length_limit_is_an_error() -> None:
 def test_a_wrong_problem_names_file_and_row(tmp_path: Path) -> None:
     (tmp_path / "problems.jsonl").write_text('{"id": "a", "prompt": "p", "answer": "1"}\nbroken\n')
     with pytest.raises(ValueError, match=r"problems.jsonl, row 2: not valid JSON"):
-        math.load_cases("laptop_math", tmp_path)
+        math.laptop_cases(tmp_path)
 
 
 def test_summary_averages_the_samples_of_a_question() -> None:
@@ -136,7 +136,7 @@ def test_summary_averages_the_samples_of_a_question() -> None:
             "exceed": [0, 0, 1, 0], "joint": [1, 0, 0, 1], "truncated": [0, 1, 0, 0],
         }
     )  # fmt: skip
-    metrics = math.summarise(frame, "laptop_math")
+    metrics = math.summarise(frame)
     expected = {"acc": 0.75, "strict": 0.5, "math_verify": 1.0, "exceed": 0.25, "joint": 0.5, "truncated_rate": 0.25}
     assert {name: metric.score for name, metric in metrics.items()} == pytest.approx(expected)
     assert metrics["acc"].values.tolist() == [1.0, 0.5]  # q0, q1

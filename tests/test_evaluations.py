@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from dara.analysis.figures import FIGURES
+from dara.analysis.figures import draw_figure
 from dara.analysis.tables import TABLES
 from dara.config import Configuration
+from dara.evaluation.records import SCORES, responses_path
 from dara.loading import ConfigurationError, load_preset
 from dara.outputs import Outputs
 from dara.plan import WorkflowPlan
-from dara.runs import RunMatrix, base_id, plan_runs
+from dara.runs import RunMatrix, base_id, evaluation_id, plan_runs
 from project import ROOT
 from synthetic import simulate, view
 
@@ -126,7 +127,7 @@ def test_what_is_left_can_be_drawn_without_any_score(name, task):
     for module in {*left.tables.values()} - {"hyperparameters"}:
         assert len(TABLES[module].build(shown).frame)
     for module in {*left.figures.values()} - {"density_energy"}:  # of a metric that made-up frames lack
-        assert FIGURES[module].draw(shown).axes
+        assert draw_figure(module, shown).axes
 
 
 @pytest.fixture
@@ -140,15 +141,18 @@ def flow(tmp_path, monkeypatch) -> WorkflowPlan:
 
 def test_jobs_share_the_steps_that_are_asked_for_and_those_that_are_there_already(flow):
     run = next(iter(flow.matrix.runs))
-    assert flow.steps(run, "bfcl_v4") == [50, 100]
-    assert len(flow.parts(run, "bfcl_v4")) == 2
+    settings, validation = flow.benchmarks_of(run)
+    bfcl = evaluation_id(settings)
+    assert flow.steps(run, bfcl) == [50, 100]
+    assert len(flow.parts(run, bfcl)) == 2
     for step in (20, 100):
-        made = flow.paths.scores(run) / f"step_{step}" / "bfcl_v4.jsonl.gz"
-        made.parent.mkdir(parents=True)
+        made = responses_path(flow.paths.evaluation(run, settings), step)
+        made.parent.mkdir(parents=True, exist_ok=True)
         made.touch()
-    assert flow.steps(run, "bfcl_v4") == [20, 50, 100]
-    assert len(flow.parts(run, "bfcl_v4")) == 3
-    assert flow.steps(run, "toolrl_validation") == [50, 100]
+    assert flow.steps(run, bfcl) == [20, 50, 100]
+    assert len(flow.parts(run, bfcl)) == 3
+    assert flow.steps(run, evaluation_id(validation)) == [50, 100]
+    assert flow.parts(run, evaluation_id(validation)) == []
     with pytest.raises(
         ConfigurationError, match=f"'math_five' is not a benchmark on which this preset evaluates {run}"
     ):
@@ -157,11 +161,11 @@ def test_jobs_share_the_steps_that_are_asked_for_and_those_that_are_there_alread
 
 def test_scores_are_there_when_all_steps_are_that_a_run_can_have(flow):
     run, benchmark = next(iter(flow.matrix.runs)), flow.benchmarks_of(next(iter(flow.matrix.runs)))[0]
-    scores, manifest = flow.paths.scores(run), Path(flow.manifest(run))
+    scores, manifest = flow.paths.evaluation(run, benchmark), Path(flow.manifest(run))
     for path in (scores, manifest.parent):
         path.mkdir(parents=True)
-    assert benchmark.name in flow.unscored(run)
-    (scores / "bfcl_v4.scored.json").write_text('{"step_50/bfcl_v4.csv": "sha"}')
-    assert benchmark.name in flow.unscored(run)
+    assert not flow.is_scored(run, benchmark)
+    (scores / SCORES).write_text('{"steps": [50]}')
+    assert not flow.is_scored(run, benchmark)
     manifest.write_text('{"outcome": "diverged", "checkpoints": {"10": {}, "50": {}}}')
-    assert benchmark.name not in flow.unscored(run)
+    assert flow.is_scored(run, benchmark)

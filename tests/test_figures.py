@@ -13,14 +13,15 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
-from dara.analysis.figures import FIGURES, render_figure
+from dara.analysis.figures import FIGURES, draw_figure
 from dara.analysis.figures.energy_shares import shares_by_sign
-from dara.analysis.figures.look import LINESTYLES, look_of
+from dara.analysis.figures.style import LINESTYLES, render_figure, style_of
 from dara.analysis.names import headline_threshold
 from dara.analysis.view_runs import curve_over_runs
 from synthetic import COMPARED, METHODS, experiment, simulate, view
 
 PAIR = ("gdpo", "dara_sym")
+DRAWN = tuple(name for name in FIGURES if name != "validation_curves")  # which needs scores of validation rows
 NAMES = ("learning_curves", "crossing_strip", "energy_shares", "energy_by_sign", "checkpoint_curves")
 
 
@@ -29,17 +30,33 @@ def texts(figure) -> list[str]:
     return [text.get_text() for text in figure.findobj(matplotlib.text.Text) if text.get_text()]
 
 
-def ticks_in_view(axes) -> list:
-    """Tick labels that are shown: matplotlib keeps some outside of the limits, which it does not draw."""
-    hidden = {id(text) for text in ticks_out_of_view(axes)}
-    ticks = [*axes.get_xticklabels(), *axes.get_yticklabels()]
-    return [text for text in ticks if id(text) not in hidden and text.get_visible()]
+def shown_texts(figure) -> list:
+    """Every text that is drawn: matplotlib keeps tick labels outside of the limits and of axes that are off."""
+    hidden = set()
+    for axes in figure.axes:
+        if not axes.axison:
+            hidden |= {id(text) for text in [*axes.get_xticklabels(), *axes.get_yticklabels()]}
+        (left, right), (bottom, top) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
+        hidden |= {id(text) for text in axes.get_xticklabels() if not left <= text.get_position()[0] <= right}
+        hidden |= {id(text) for text in axes.get_yticklabels() if not bottom <= text.get_position()[1] <= top}
+    found = figure.findobj(matplotlib.text.Text)
+    return [text for text in found if text.get_text() and text.get_visible() and id(text) not in hidden]
 
 
-def ticks_out_of_view(axes) -> list:
-    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-    out = [text for text in axes.get_xticklabels() if not left <= text.get_position()[0] <= right]
-    return out + [text for text in axes.get_yticklabels() if not bottom <= text.get_position()[1] <= top]
+def check_layout(figure) -> None:
+    """Texts of at least 7 pt that stay in the figure and do not overlap; a legend outside of the panels."""
+    FigureCanvasAgg(figure).draw()
+    width, height = figure.get_size_inches() * figure.dpi
+    boxes = [(text.get_text(), text.get_window_extent(), text.get_fontsize()) for text in shown_texts(figure)]
+    for index, (text, box, size) in enumerate(boxes):
+        assert size >= 7, text
+        assert min(box.x0, box.y0) >= -1, text
+        assert box.x1 <= width + 1, text
+        assert box.y1 <= height + 1, text
+        for other, its, _ in boxes[:index]:
+            assert not box.overlaps(its), (text, other)
+    legend = figure.legends[0].get_window_extent()
+    assert all(not legend.overlaps(axes.get_window_extent()) for axes in figure.axes)
 
 
 @pytest.fixture(autouse=True)
@@ -54,32 +71,36 @@ def tool():
     return simulate(missing=(("dara_asym", 102),), diverged={("grpo", 101): 23})
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.fixture(scope="module")
+def groups():
+    return simulate(seeds=(100, 101), steps=40, settings=tuple(("tiny-tool", size) for size in (4, 8, 16, 32)))
+
+
+@pytest.mark.parametrize("name", DRAWN)
 def test_the_same_figure_has_the_same_bytes(name, tool, tmp_path):
-    first = render_figure(FIGURES[name].draw(view(tool, experiment())), tmp_path / "a" / "tool.main")
+    first = render_figure(draw_figure(name, view(tool)), tmp_path / "a" / "tool.main")
     shuffled = {key: frame.sample(frac=1, random_state=3) for key, frame in tool.items()}
-    second = render_figure(FIGURES[name].draw(view(shuffled, experiment())), tmp_path / "b" / "tool.main")
+    second = render_figure(draw_figure(name, view(shuffled)), tmp_path / "b" / "tool.main")
     assert [path.name for path in first] == ["tool.main.png", "tool.main.svg"]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert first[0].read_bytes().startswith(b"\x89PNG")
+    assert first[0].stat().st_size > 5000
     ElementTree.parse(first[1])
     assert b"<dc:date>" not in first[1].read_bytes()
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("task", ["tool_calling", "math"])
-def test_one_seed_of_six_steps_is_drawn_without_warnings(name, task, tmp_path):
-    frames = simulate(task, steps=6, seeds=(100,), methods=PAIR)
-    figure = FIGURES[name].draw(view(frames, experiment(task, PAIR)))
-    for path in render_figure(figure, tmp_path / name):
-        assert path.stat().st_size > 5000
+@pytest.mark.parametrize("name", DRAWN)
+def test_texts_have_their_place(name, tool, groups):
+    check_layout(draw_figure(name, view(tool)))
+    check_layout(draw_figure(name, view(groups)))
+    check_layout(draw_figure(name, view(simulate("math", seeds=(100,), steps=12), experiment("math"))))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_model_and_group_size_has_its_own_panels(name, tool):
     frames = simulate(methods=PAIR, seeds=(100, 101), steps=40, settings=(("small", 4), ("large", 8)))
-    one = FIGURES[name].draw(view(tool, experiment()))
-    two = FIGURES[name].draw(view(frames, experiment(methods=PAIR)))
+    one = draw_figure(name, view(tool))
+    two = draw_figure(name, view(frames, experiment(methods=PAIR)))
     assert len(two.axes) == 2 * len(one.axes)
     assert any("small, G=4" in text for text in texts(two))
     assert any("large, G=8" in text for text in texts(two))
@@ -88,7 +109,7 @@ def test_each_model_and_group_size_has_its_own_panels(name, tool):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_method_without_runs_shows_as_missing(name):
     frames = simulate(seeds=(100, 101), steps=40, missing=(("grpo", 100), ("grpo", 101), ("gdpo", 101)))
-    found = texts(FIGURES[name].draw(view(frames, experiment())))
+    found = texts(draw_figure(name, view(frames, experiment())))
     assert "GRPO (no runs)" in found
     assert "GDPO (1 of 2 runs)" in found
     assert "DARA-Sym" in found
@@ -97,57 +118,21 @@ def test_a_method_without_runs_shows_as_missing(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_an_empty_selection_is_an_error(name, tool):
     with pytest.raises(ValueError, match=r"experiment other: .*`runs` has no run.*tool_main"):
-        FIGURES[name].draw(view(tool, experiment(name="other")))
+        draw_figure(name, view(tool, experiment(name="other")))
     gone = simulate(seeds=(100,), steps=6, methods=PAIR, missing=(("gdpo", 100), ("dara_sym", 100)))
     with pytest.raises(ValueError, match=r"experiment tool_main: no .* 0 finished of 2 planned runs"):
-        FIGURES[name].draw(view(gone, experiment(methods=PAIR)))
+        draw_figure(name, view(gone, experiment(methods=PAIR)))
 
 
 def test_an_unknown_method_is_an_error(tool):
     known = {name: METHODS[name] for name in ("grpo", "gdpo", "dara_sym")}
     with pytest.raises(ValueError, match="method 'dara_asym' has no row in the methods"):
-        FIGURES["learning_curves"].draw(view(tool, experiment(), known))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_no_text_is_small_and_none_leaves_the_figure(name, tool, tmp_path):
-    for frames, asked in ((tool, experiment()), (simulate("math"), experiment("math"))):
-        figure = FIGURES[name].draw(view(frames, asked))
-        render_figure(figure, tmp_path / name)
-        FigureCanvasAgg(figure).draw()
-        assert figure.get_figwidth() == 7.0
-        width, height = figure.get_size_inches() * figure.dpi
-        hidden = {id(text) for axes in figure.axes for text in ticks_out_of_view(axes)}
-        for text in figure.findobj(matplotlib.text.Text):
-            if text.get_text() and text.get_visible() and id(text) not in hidden:
-                box = text.get_window_extent()
-                assert text.get_fontsize() >= 7, text.get_text()
-                assert box.x0 >= -1, text.get_text()
-                assert box.y0 >= -1, text.get_text()
-                assert box.x1 <= width + 1, text.get_text()
-                assert box.y1 <= height + 1, text.get_text()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_labels_do_not_overlap_and_the_legend_is_outside(name, tool, tmp_path):
-    figure = FIGURES[name].draw(view(tool, experiment()))
-    render_figure(figure, tmp_path / name)
-    FigureCanvasAgg(figure).draw()
-    boxes = []
-    for axes in figure.axes:
-        labels = [axes.title, axes.xaxis.label, axes.yaxis.label, *ticks_in_view(axes)]
-        boxes += [(text.get_text(), text.get_window_extent()) for text in labels if text.get_text()]
-    legend = figure.legends[0].get_window_extent()
-    assert all(not legend.overlaps(axes.get_window_extent()) for axes in figure.axes)
-    for index, (text, box) in enumerate(boxes):
-        assert not box.overlaps(legend), text
-        for other, its in boxes[:index]:
-            assert not box.overlaps(its), (text, other)
+        draw_figure("learning_curves", view(tool, experiment(), known))
 
 
 def test_long_labels_take_more_lines_and_stay_inside():
     missing = tuple((method, seed) for method in COMPARED for seed in (101, 102))
-    figure = FIGURES["learning_curves"].draw(view(simulate(steps=40, missing=missing), experiment()))
+    figure = draw_figure("learning_curves", view(simulate(steps=40, missing=missing), experiment()))
     FigureCanvasAgg(figure).draw()
     box = figure.legends[0].get_window_extent()
     assert "GRPO (1 of 3 runs)" in texts(figure)
@@ -156,9 +141,9 @@ def test_long_labels_take_more_lines_and_stay_inside():
 
 
 def test_users_settings_do_not_matter_and_stay_as_they_are(tool, tmp_path):
-    wanted = render_figure(FIGURES["learning_curves"].draw(view(tool, experiment())), tmp_path / "a")
+    wanted = render_figure(draw_figure("learning_curves", view(tool)), tmp_path / "a")
     with matplotlib.rc_context({"font.size": 20, "axes.grid": False, "svg.hashsalt": "mine"}):
-        given = render_figure(FIGURES["learning_curves"].draw(view(tool, experiment())), tmp_path / "b")
+        given = render_figure(draw_figure("learning_curves", view(tool)), tmp_path / "b")
         assert matplotlib.rcParams["font.size"] == 20
     assert [path.read_bytes() for path in wanted] == [path.read_bytes() for path in given]
     if pyplot := sys.modules.get("matplotlib.pyplot"):
@@ -166,14 +151,14 @@ def test_users_settings_do_not_matter_and_stay_as_they_are(tool, tmp_path):
 
 
 def test_methods_differ_in_color_line_and_marker():
-    looks = [look_of(name, METHODS) for name in METHODS]
+    looks = [style_of(name, METHODS) for name in METHODS]
     assert len({look.marker for look in looks}) == len(METHODS)
     assert len({str(look.linestyle) for look in looks}) == len(METHODS) == len(LINESTYLES)
-    assert look_of("dara_sym", METHODS).color == "#1f77b4"
+    assert style_of("dara_sym", METHODS).color == "#1f77b4"
 
 
 def test_the_marked_threshold_is_that_of_the_papers_claim():
-    figure = FIGURES["learning_curves"].draw(view(simulate("math"), experiment("math")))
+    figure = draw_figure("learning_curves", view(simulate("math"), experiment("math")))
     lines = {to_hex(line.get_color()): line for line in figure.axes[1].lines}
     assert list(lines["#333333"].get_ydata()) == [0.99, 0.99]
     assert [headline_threshold("format", (0.5, 0.8)), headline_threshold("format", (0.5, 0.9))] == [0.8, 0.5]
@@ -181,7 +166,7 @@ def test_the_marked_threshold_is_that_of_the_papers_claim():
 
 
 def test_learning_curves_draw_median_band_and_threshold(tool):
-    figure = FIGURES["learning_curves"].draw(view(tool, experiment()))
+    figure = draw_figure("learning_curves", view(tool))
     format_axes = figure.axes[1]
     curves = tool["training_curves"]
     wanted = (
@@ -207,7 +192,7 @@ def test_learning_curves_skip_values_that_were_not_finite():
 
 
 def test_crossing_strip_has_a_point_a_run_and_open_markers(tool):
-    figure = FIGURES["crossing_strip"].draw(view(tool, experiment()))
+    figure = draw_figure("crossing_strip", view(tool))
     axes = figure.axes[0]
     filled = [line for line in axes.lines if len(line.get_xdata()) == 1 and line.get_markerfacecolor() != "white"]
     hollow = [line for line in axes.lines if len(line.get_xdata()) == 1 and line.get_markerfacecolor() == "white"]
@@ -228,7 +213,7 @@ def test_crossing_strip_shows_pending_runs_where_the_crossing_began():
     last = crossings["threshold"] == 0.99
     crossings.loc[last, ["stable_step", "pending_step"]] = [pd.NA, 97]
     crossings.loc[last, "status"] = "pending"
-    figure = FIGURES["crossing_strip"].draw(view(frames | {"crossings": crossings}, experiment("math", PAIR)))
+    figure = draw_figure("crossing_strip", view(frames | {"crossings": crossings}, experiment("math", PAIR)))
     hollow = [
         line for line in figure.axes[0].lines if len(line.get_xdata()) == 1 and line.get_markerfacecolor() == "white"
     ]
@@ -239,7 +224,7 @@ def test_crossing_strip_shows_pending_runs_where_the_crossing_began():
 
 def test_one_run_a_method_is_drawn_as_a_line_over_many_thresholds():
     frames = simulate("math", methods=PAIR, seeds=(100,))
-    figure = FIGURES["crossing_strip"].draw(view(frames, experiment("math", PAIR)))
+    figure = draw_figure("crossing_strip", view(frames, experiment("math", PAIR)))
     lines = {to_hex(line.get_color()): line for line in figure.axes[0].lines}
     mine = frames["crossings"][frames["crossings"]["method"] == "gdpo"].sort_values("threshold")
     reached = mine["stable_step"].dropna().astype(float).to_list()
@@ -254,18 +239,18 @@ def test_many_methods_at_many_thresholds_are_dealt_to_rows_in_which_they_can_be_
     crossings = pd.concat([frames["crossings"], *(more.assign(threshold=level) for level in (0.97, 0.98))])
     asked = experiment("math", tuple(METHODS))
     levels = {"thresholds": {"length": (0.8, 0.9, 0.95, 0.97, 0.98, 0.99)}}
-    figure = FIGURES["crossing_strip"].draw(view(frames | {"crossings": crossings}, asked.model_copy(update=levels)))
+    figure = draw_figure("crossing_strip", view(frames | {"crossings": crossings}, asked.model_copy(update=levels)))
     ticks = [[text.get_text() for text in axes.get_xticklabels()] for axes in figure.axes]
     assert ticks == [["0.8", "0.9", "0.95"], ["0.97", "0.98", "0.99"]]
     places = [{float(line.get_xdata()[0]) for line in axes.lines if len(line.get_xdata()) == 1} for axes in figure.axes]
     assert [len(drawn) for drawn in places] == [6 * 3 * 3] * 2
-    assert len(FIGURES["crossing_strip"].draw(view(frames, asked)).axes) == 1
+    assert len(draw_figure("crossing_strip", view(frames, asked)).axes) == 1
 
 
 def test_crossing_strip_needs_thresholds(tool):
     asked = experiment().model_copy(update={"thresholds": {}})
     with pytest.raises(ValueError, match="the sparse reward 'format' has no thresholds"):
-        FIGURES["crossing_strip"].draw(view(tool, asked))
+        draw_figure("crossing_strip", view(tool, asked))
 
 
 def test_energy_parts_add_up_to_the_shares(tool):
@@ -275,8 +260,8 @@ def test_energy_parts_add_up_to_the_shares(tool):
 
 
 def test_energy_figures_show_the_share_and_its_two_signs(tool):
-    whole = FIGURES["energy_shares"].draw(view(tool, experiment()))
-    signs = FIGURES["energy_by_sign"].draw(view(tool, experiment()))
+    whole = draw_figure("energy_shares", view(tool))
+    signs = draw_figure("energy_by_sign", view(tool))
     assert [axes.get_title() for axes in whole.axes] == [
         "before the method (z-scores)",
         "after the method (contributions)",
@@ -288,7 +273,7 @@ def test_energy_figures_show_the_share_and_its_two_signs(tool):
     assert [len(axes.lines) for axes in (*whole.axes, *signs.axes)] == [4] * 6
     # Before the method every line is that of the same z-scores' energies: the signs of one run add up to its share.
     one = view(simulate(seeds=(100,), methods=("gdpo",)), experiment(methods=("gdpo",)))
-    drawn = [[axes.lines[0].get_ydata() for axes in FIGURES[name].draw(one).axes] for name in NAMES[2:4]]
+    drawn = [[axes.lines[0].get_ydata() for axes in draw_figure(name, one).axes] for name in NAMES[2:4]]
     np.testing.assert_allclose(drawn[1][0] + drawn[1][2], drawn[0][0], atol=1e-12)
     np.testing.assert_allclose(drawn[1][1] + drawn[1][3], drawn[0][1], atol=1e-12)
 
@@ -303,10 +288,10 @@ def test_energy_share_of_no_energy_is_undefined():
 
 
 def test_checkpoint_curves_are_percent_and_start_at_the_base(tool):
-    figure = FIGURES["checkpoint_curves"].draw(view(tool, experiment()))
+    figure = draw_figure("checkpoint_curves", view(tool))
     assert [axes.get_ylabel() for axes in figure.axes] == ["Average Accuracy (%)", "Average Format (%)"]
     for line in figure.axes[0].lines:
         assert float(line.get_xdata()[0]) == 0
         assert float(line.get_ydata()[0]) == pytest.approx(5.0)
-    math = FIGURES["checkpoint_curves"].draw(view(simulate("math"), experiment("math")))
+    math = draw_figure("checkpoint_curves", view(simulate("math"), experiment("math")))
     assert [axes.get_ylabel() for axes in math.axes] == ["Acc (%)", "Exceed (%)", "Joint (%)"]

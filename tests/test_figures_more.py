@@ -5,38 +5,29 @@ from __future__ import annotations
 import inspect
 import warnings
 
-import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
 from dara.analysis.figures import (
     activity_curve,
     density_energy,
+    draw_figure,
     energy_ratio,
     group_size,
     overview,
-    validation_curves,
 )
-from dara.analysis.figures.render import render_figure
-from dara.analysis.published import read_published
+from dara.analysis.paper_numbers import read_published
 from dara.analysis.view_published import PublishedView
 from dara.analysis.view_runs import RunsView
 from dara.config import Experiment
 from project import ROOT
 from scored_frames import bfcl_v4, scored, toolrl_validation
 from synthetic import COMPARED, METHODS, experiment, simulate
+from test_figures import check_layout, shown_texts
 
 PUBLISHED = ROOT / "results" / "published" / "data"
-MODULES = {
-    "overview": overview,
-    "activity_curve": activity_curve,
-    "group_size": group_size,
-    "energy_ratio": energy_ratio,
-    "density_energy": density_energy,
-}
 COLOR = {name: entry.color for name, entry in METHODS.items()}
 
 
@@ -91,51 +82,6 @@ def line_of(axes, color: str):
     return line
 
 
-def shown_texts(figure) -> list:
-    """Every text that is drawn: matplotlib keeps tick labels outside of the limits and of axes that are off."""
-    hidden = set()
-    for axes in figure.axes:
-        if not axes.axison:
-            hidden |= {id(text) for text in [*axes.get_xticklabels(), *axes.get_yticklabels()]}
-        (left, right), (bottom, top) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
-        hidden |= {id(text) for text in axes.get_xticklabels() if not left <= text.get_position()[0] <= right}
-        hidden |= {id(text) for text in axes.get_yticklabels() if not bottom <= text.get_position()[1] <= top}
-    found = figure.findobj(matplotlib.text.Text)
-    return [text for text in found if text.get_text() and text.get_visible() and id(text) not in hidden]
-
-
-def check_layout(figure) -> None:
-    """Texts of at least 7 pt that stay in the figure and do not overlap; a legend outside of the panels."""
-    FigureCanvasAgg(figure).draw()
-    width, height = figure.get_size_inches() * figure.dpi
-    boxes = [(text.get_text(), text.get_window_extent(), text.get_fontsize()) for text in shown_texts(figure)]
-    for index, (text, box, size) in enumerate(boxes):
-        assert size >= 7, text
-        assert min(box.x0, box.y0) >= -1, text
-        assert box.x1 <= width + 1, text
-        assert box.y1 <= height + 1, text
-        for other, its, _ in boxes[:index]:
-            assert not box.overlaps(its), (text, other)
-    legend = figure.legends[0].get_window_extent()
-    assert all(not legend.overlaps(axes.get_window_extent()) for axes in figure.axes)
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_the_same_figure_has_the_same_bytes(name, tool, tmp_path):
-    first = render_figure(MODULES[name].draw(tool), tmp_path / "a")
-    shuffled = {key: frame.sample(frac=1, random_state=3) for key, frame in tool.frames.items()}
-    again = RunsView(shuffled, tool.experiment, METHODS, "laptop")
-    second = render_figure(MODULES[name].draw(again), tmp_path / "b")
-    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_texts_have_their_place(name, tool, groups):
-    check_layout(MODULES[name].draw(tool))
-    check_layout(MODULES[name].draw(groups))
-    check_layout(MODULES[name].draw(runs(task="math", seeds=(100,), steps=12)))
-
-
 def test_texts_of_published_figures_have_their_place(math_published, group_size_published):
     check_layout(energy_ratio.draw(math_published))
     check_layout(group_size.draw(group_size_published))
@@ -147,7 +93,7 @@ def test_a_source_without_the_numbers_is_an_error(name, tool):
     empty = tool.frames | {key: tool.frames[key][:0] for key in ("training_curves", "energies")}
     gone = RunsView(empty, tool.experiment, METHODS, "laptop")
     with pytest.raises(ValueError, match=r"experiment tool_main: no "):
-        MODULES[name].draw(gone)
+        draw_figure(name, gone)
 
 
 def test_a_published_source_without_the_numbers_is_an_error(math_published, group_size_published):
@@ -360,7 +306,7 @@ def test_density_and_energy_before_and_after(tool):
 def test_an_odd_number_of_settings_leaves_no_empty_panel():
     view = runs(seeds=(100,), steps=12, settings=tuple(("tiny-tool", size) for size in (4, 8, 16)))
     wanted = {"activity_curve": 3, "group_size": 6, "energy_ratio": 6, "density_energy": 6}
-    assert {name: len(MODULES[name].draw(view).axes) for name in wanted} == wanted
+    assert {name: len(draw_figure(name, view).axes) for name in wanted} == wanted
 
 
 def validated() -> RunsView:
@@ -377,7 +323,7 @@ def validated() -> RunsView:
 
 def test_validation_rewards_of_our_own_runs_are_drawn_over_checkpoints_from_the_base_model_on():
     view = validated()
-    figure = validation_curves.draw(view)
+    figure = draw_figure("validation_curves", view)
     assert [axes.get_ylabel() for axes in figure.axes] == ["validation correctness reward", "validation format reward"]
     correctness, formats = figure.axes
     line = line_of(correctness, COLOR["gdpo"])
@@ -392,4 +338,4 @@ def test_runs_without_validation_rows_have_no_validation_curves(tool):
     with pytest.raises(
         ValueError, match=r"laptop: experiment tool_main: no checkpoint score over steps \(validation/corr"
     ):
-        validation_curves.draw(tool)
+        draw_figure("validation_curves", tool)

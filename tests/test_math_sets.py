@@ -44,7 +44,7 @@ def test_the_prepared_benchmark(settings, tmp_path):
     assert manifest["rows"] == {"benchmark/problems.jsonl": 1559}
     assert set(manifest["sources"]) == set(SETS)
     assert set(manifest["sha256"]) == {"benchmark/problems.jsonl"}
-    cases = math.load_cases("math_five", tmp_path / "out" / "benchmark")
+    cases = math.load_cases(tmp_path / "out" / "benchmark")
     assert Counter(case.category for case in cases) == {name: one.questions for name, one in SETS.items()}
     assert len({case.id for case in cases}) == 1559
     assert set(cases[0].question) == {"id", "category", "problem", "answer"}
@@ -64,7 +64,7 @@ def test_the_cases_of_bfcl_are_those_of_the_package(tmp_path):
     prepare_benchmark("bfcl_v4", tmp_path, fetch=None)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert (manifest["cases"], manifest["versions"]) == (3301, {"bfcl-eval": "2026.3.23"})
-    files = bfcl_v4.case_files("bfcl_v4", tmp_path / "benchmark")
+    files = bfcl_v4.case_files(tmp_path / "benchmark")
     assert set(manifest["sha256"]) == {str(path.relative_to(tmp_path)) for path in files}
     for path in files:
         source = bfcl_v4.data_directory() / path.relative_to(tmp_path / "benchmark")
@@ -113,7 +113,7 @@ def test_a_wrong_row_is_named(tmp_path):
     with pytest.raises(
         ValueError, match=r"problems.jsonl, row 1: category 'gsm8k' is no set; they are math500, aime24"
     ):
-        math.load_cases("math_five", tmp_path)
+        math.load_cases(tmp_path)
     with pytest.raises(ValueError, match=r"benchmark 'math_six' is not prepared here; these are: math_five, bfcl_v4"):
         prepare_benchmark("math_six", tmp_path / "out", fetch=None)
 

@@ -1,6 +1,7 @@
 """Our subclasses of OpenRLHF's, one by one and without Ray: what goes into an update, its metrics, its checkpoint."""
 
 import json
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,11 +10,11 @@ import torch
 
 from dara.config import Resources
 from dara.training import run_files
-from dara.training.advantages import run_method
-from dara.training.deadline import Deadline
-from dara.training.openrlhf import checkpoints
-from dara.training.openrlhf.labels import Label
-from dara.training.openrlhf.settings import OUTCOME, Settings
+from dara.training.openrlhf import launch
+from dara.training.openrlhf.command import STATES, Settings, output_of
+from dara.training.openrlhf.rollouts import Label
+from dara.training.step import Progress, Rollouts, run_method
+from dara.training.stopping import Deadline
 from training_tiny import PROBLEMS, tiny_spec
 
 pytestmark = pytest.mark.openrlhf
@@ -34,10 +35,10 @@ def openrlhf_spec(**changes):
 
 
 def test_every_name_that_is_replaced_or_called_is_there():
-    from dara.training.openrlhf import versions
+    from dara.training.openrlhf import node
 
-    versions.check_version()
-    versions.check_names()
+    node.check_version()
+    node.check_names()
 
 
 # --- the updates of a step --------------------------------------------------------------------------------------------
@@ -64,7 +65,7 @@ def rollout(position: int, rewards: tuple[float, float], n_tokens: int):
 
 def experience_maker(spec, ranks: int, *, dynamic: bool):
     """The experience maker of a run on `ranks` GPUs, whose models give log-probabilities of 0."""
-    from dara.training.openrlhf.experience import DaraExperienceMaker
+    from dara.training.openrlhf.trainer import DaraExperienceMaker
 
     class WithoutModels(DaraExperienceMaker):
         def make_experience(self, samples_list):
@@ -102,7 +103,9 @@ def test_whole_groups_go_to_an_update_on_any_number_of_gpus(ranks, dynamic):
     rng = np.random.default_rng(0)
     rewards, lengths = rng.integers(0, 2, (4, 4, 2)).astype(float), rng.integers(1, 9, (4, 4))
     samples = [rollout(b, tuple(rewards[b, g]), int(lengths[b, g])) for b in range(4) for g in range(4)]
-    experiences = experience_maker(spec, ranks, dynamic=dynamic).make_experience_batch(samples)
+    maker = experience_maker(spec, ranks, dynamic=dynamic)
+    maker.rollouts = Rollouts([], [], torch.tensor(rewards), torch.tensor(lengths))
+    experiences = maker.make_experience_batch(samples)
     hands = [replayed(experiences)] if ranks == 1 else [replayed([experience]) for experience in experiences]
     assert [len(hand) for hand in hands] == [16 // ranks] * ranks
     out = run_method(spec)(torch.tensor(rewards), lengths=torch.tensor(lengths))
@@ -125,7 +128,7 @@ def actor_trainer(entropy: float, tokens_of_the_update: float, *, kl_loss: bool 
     import openrlhf.trainer.ray.ppo_actor as ppo_actor
     from openrlhf.models import PolicyLoss
 
-    from dara.training.openrlhf.policy_actor import DaraActorTrainer
+    from dara.training.openrlhf.actor import DaraActorTrainer
 
     class Model:
         def train(self):
@@ -208,7 +211,7 @@ def test_dual_clip_is_verls():
 
 
 def test_the_weights_of_a_shard_are_looked_at():
-    from dara.training.openrlhf.policy_actor import weights_are_finite
+    from dara.training.openrlhf.actor import weights_are_finite
 
     whole, shard = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.empty(0))
     shard.ds_tensor = torch.ones(2)  # ZeRO stage 3 leaves the parameter itself empty
@@ -250,14 +253,16 @@ def test_the_kl_of_the_loss_is_a_metric_where_there_is_one():
     assert not is_finite(with_kl, {**status, "kl": float("nan")})
 
 
-def trainer_of(directory, monkeypatch, **changes):
+def trainer_of(directory, monkeypatch, deadline=None):
     """The trainer of a run whose steps take 2 seconds and whose checkpoints take 7."""
+    from dara.training import step
     from dara.training.openrlhf import trainer
 
     clock = Clock()
     monkeypatch.setattr(trainer, "time", clock)
+    monkeypatch.setattr(step, "time", clock)
     monkeypatch.setattr(trainer.ray, "get", lambda refs: refs)
-    output = checkpoints.output_of(directory)
+    output = output_of(directory)
     output.mkdir(parents=True)
 
     class Stepping(trainer.DaraTrainer):
@@ -265,8 +270,9 @@ def trainer_of(directory, monkeypatch, **changes):
             clock.now += 2
             return {**STATUS, "actor_lr": 1e-6, "weights_finite": True}, step + 1
 
-        def _complete_step(self, samples, status, seconds):
-            line = {"schema": 1, "step": self.record.steps + 1}
+    class Recording(Progress):
+        def complete_step(self, rollouts, engine, seconds):
+            line = {"schema": 1, "step": self.step}
             run_files.append_metrics(directory, line)
             self.record.metrics.append(line)
             self.record.rewards.append(np.zeros((4, 4, 2)))
@@ -282,36 +288,33 @@ def trainer_of(directory, monkeypatch, **changes):
             (output / f"{tag}_hf" / "model.safetensors").write_text(tag)
 
     made = Stepping.__new__(Stepping)
-    spec = openrlhf_spec(steps=4, checkpoint_every=2)
-    paths = dict.fromkeys(("model_dir", "prompts", "reward_file", "methods_dir"))
-    made.settings = Settings(
-        spec, Resources(), directory, output, **{**paths, "done": 0, "started": 0.0, "minutes": None, **changes}
-    )
-    made.record, made.method, made.deadline = run_files.RunRecord(), Method(), None
-    made.samples_generator = SimpleNamespace(generate_samples=lambda: ([], None, 4, False))
-    made.generate_kwargs, made.actor_model_group = {}, Actors()
+    spec, paths = openrlhf_spec(steps=4, checkpoint_every=2), {"directory": directory, "model_dir": directory}
+    made.settings = Settings(spec=spec, resources=Resources(), **paths, methods_dir=None, done=0, started=0.0)
+    made.progress = Recording(spec, directory, run_files.RunRecord(), Method(), deadline)
+    made.samples_generator = SimpleNamespace(generate_samples=lambda: ([], None, 4, False), rollouts=None)
+    made.experience_maker = SimpleNamespace()
+    made.generate_kwargs, made.actor_model_group, made._step_began = {}, Actors(), 0.0
     return made
 
 
 def test_the_seconds_of_a_step_include_the_checkpoint_before_it(tmp_path, monkeypatch):
     trainer = trainer_of(tmp_path, monkeypatch)
     trainer.fit()
-    assert trainer.record.seconds == [2, 2, 9, 2], "the estimate of the time that is left needs them"
+    assert trainer.progress.record.seconds == [2, 2, 9, 2], "the estimate of the time that is left needs them"
     assert list(run_files.checkpoints(tmp_path)) == [2, 4]
 
 
 def test_a_run_stops_at_a_checkpoint_before_its_jobs_time_limit(tmp_path, monkeypatch):
-    trainer = trainer_of(tmp_path, monkeypatch)
-    trainer.deadline = Deadline(minutes=0.3, started=0.0)  # 18 seconds: 11 are over at step 2
+    trainer = trainer_of(tmp_path, monkeypatch, Deadline(minutes=0.3, started=0.0))  # 18 s: 11 are over at step 2
     trainer.fit()
     assert list(run_files.checkpoints(tmp_path)) == [2]
-    outcome = json.loads((trainer.settings.output / OUTCOME).read_text())
+    outcome = json.loads((trainer.settings.output / launch.OUTCOME).read_text())
     assert outcome["divergence"] is None
     assert outcome["out_of_time"].startswith("stopped at step 2 before the time limit of 0.3 minutes")
-    assert checkpoints.last_resumable(tmp_path) == 2
+    assert launch.last_resumable(tmp_path) == 2
 
 
-CALLS = (("os", "replace"), ("torch", "save"), ("run_files", "save"), ("run_files", "complete_checkpoint"))
+CALLS = ((os, "replace"), (torch, "save"), (run_files, "save"), (run_files, "complete_checkpoint"))
 
 
 @pytest.mark.parametrize(("module", "name"), [*CALLS, (None, "write_atomically"), (None, "remove_other_states")])
@@ -321,12 +324,11 @@ def test_a_kill_while_a_checkpoint_is_written_loses_none_that_was_complete(tmp_p
 
     trainer = trainer_of(tmp_path, monkeypatch)
     for _ in range(2):
-        trainer._step_began = 0.0
         trainer._step()
     trainer._checkpoint(2)
     for _ in range(2):
         trainer._step()
-    owner = getattr(ours, module) if module else ours
+    owner = module or ours
     original = getattr(owner, name)
 
     def killed(*args, **kwargs):
@@ -338,13 +340,13 @@ def test_a_kill_while_a_checkpoint_is_written_loses_none_that_was_complete(tmp_p
         patch.setattr(owner, name, killed)
         with pytest.raises(KeyboardInterrupt):
             trainer._checkpoint(4)
-    done = checkpoints.last_resumable(tmp_path)
+    done = launch.last_resumable(tmp_path)
     completed = name == "remove_other_states" or (name == "complete_checkpoint" and after)
     assert done == (4 if completed else 2)
     run_files.remove_unfinished(tmp_path)
-    checkpoints.prepare_output(trainer.settings.output, done)
+    launch.prepare_output(trainer.settings.output, done)
     assert run_files.load(tmp_path, done).steps == done
-    states = trainer.settings.output / checkpoints.STATES
+    states = trainer.settings.output / STATES
     assert [path.name for path in states.iterdir() if path.is_dir()] == [f"global_step{done}"]
     assert (states / "latest").read_text() == f"global_step{done}"
     assert (tmp_path / f"step_{done}" / "model.safetensors").read_text() == f"global_step{done}"

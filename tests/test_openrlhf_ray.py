@@ -1,6 +1,5 @@
 """Ray for one run: started, stopped, and gone, whatever ends it; a cluster that stands apart is left alone."""
 
-import os
 import signal
 import socket
 import subprocess
@@ -13,7 +12,7 @@ import psutil
 import pytest
 
 import dara
-from dara.training.openrlhf import ray_node
+from dara.training.openrlhf import node
 
 PACKAGE = str(Path(dara.__file__).parents[1])
 
@@ -21,10 +20,10 @@ DRIVER = """
 import os, sys, time
 from pathlib import Path
 import psutil
-from dara.training.openrlhf import ray_node
+from dara.training.openrlhf import node
 
 directory, how, address = Path(sys.argv[1]), sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else None
-with ray_node.session(directory, cpus=2, gpus=1, object_store_bytes=80 * 1024**2, environment={"GREETING": "hello"},
+with node.session(directory, cpus=2, gpus=1, object_store_bytes=80 * 1024**2, environment={"GREETING": "hello"},
                       address=address):
     import ray
 
@@ -48,7 +47,7 @@ with ray_node.session(directory, cpus=2, gpus=1, object_store_bytes=80 * 1024**2
         try:
             ray.get(Trainer.remote().fit.remote(worker))
         except ValueError as error:
-            sys.exit(f"{type(ray_node.root_cause(error)).__name__}: {ray_node.root_cause(error)}")
+            sys.exit(f"{type(node.root_cause(error)).__name__}: {node.root_cause(error)}")
     while how == "wait":
         time.sleep(0.1)
 """
@@ -58,7 +57,7 @@ def start(directory: Path, how: str, *address: str) -> subprocess.Popen:
     """A process that has Ray running and a worker that has answered."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "driver.py").write_text(DRIVER)
-    environment = {**ray_node.child_environment(directory), "PYTHONPATH": PACKAGE}
+    environment = {**node.child_environment(directory), "PYTHONPATH": PACKAGE}
     command = [sys.executable, str(directory / "driver.py"), str(directory), how, *address]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     for line in process.stdout:
@@ -69,9 +68,9 @@ def start(directory: Path, how: str, *address: str) -> subprocess.Popen:
 
 def wait_until_gone(directory: Path, seconds: float) -> list[psutil.Process]:
     end = time.monotonic() + seconds
-    while ray_node.leftovers(directory) and time.monotonic() < end:
+    while node.leftovers(directory) and time.monotonic() < end:
         time.sleep(0.2)
-    return ray_node.leftovers(directory)
+    return node.leftovers(directory)
 
 
 def names(processes: list[psutil.Process]) -> str:
@@ -83,38 +82,21 @@ def run(tmp_path):
     """The directory of a run; whatever a failing test leaves running in it is ended."""
     directory = tmp_path / "run"
     yield directory
-    ray_node.stop(directory)
+    node.stop(directory)
 
 
 # --- without Ray ------------------------------------------------------------------------------------------------------
 
 
-def test_environment_of_the_child_names_no_other_ray(monkeypatch, run):
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    monkeypatch.setenv("RAY_TMPDIR", "/elsewhere")
-    monkeypatch.setenv("SOMETHING", "else")
-    environment = ray_node.child_environment(run)
-    assert "RAY_ADDRESS" not in environment
-    assert "RAY_TMPDIR" not in environment
-    assert environment["SOMETHING"] == "else"
-    assert environment["RAY_USAGE_STATS_ENABLED"] == "0"
-    assert environment[ray_node.MARK] == str(run)
-    assert ray_node.MARK not in os.environ
-
-
 def test_temporary_directory_is_short_and_its_own(monkeypatch, tmp_path):
-    one, other = (ray_node.temporary_directory(tmp_path / name) for name in "ab")
+    one, other = (node.temporary_directory(tmp_path / name) for name in "ab")
     assert one != other
-    assert one == ray_node.temporary_directory(tmp_path / "a")
+    assert one == node.temporary_directory(tmp_path / "a")
     monkeypatch.setattr("tempfile.gettempdir", lambda: "/" + "x" * 100)
-    assert len(str(ray_node.temporary_directory(tmp_path))) <= 40
-
-
-def test_no_short_directory_is_an_error(monkeypatch, tmp_path):
-    monkeypatch.setattr("tempfile.gettempdir", lambda: "/" + "x" * 100)
+    assert len(str(node.temporary_directory(tmp_path))) <= 40
     monkeypatch.setattr("os.access", lambda *_: False)
     with pytest.raises(ValueError, match="set TMPDIR to a shorter one"):
-        ray_node.temporary_directory(tmp_path)
+        node.temporary_directory(tmp_path)
 
 
 def sleeper(directory: Path) -> subprocess.Popen:
@@ -126,44 +108,44 @@ def sleeper(directory: Path) -> subprocess.Popen:
         "print('up', flush=True)\n"
         "time.sleep(600)\n"
     )
-    environment = ray_node.child_environment(directory)
+    environment = node.child_environment(directory)
     process = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "up\n"
     return process
 
 
 def test_stop_ends_what_a_start_left(monkeypatch, run):
-    monkeypatch.setattr(ray_node, "TERM_SECONDS", 0.3)
+    monkeypatch.setattr(node, "TERM_SECONDS", 0.3)
     process = sleeper(run)
-    assert len(ray_node.leftovers(run)) == 2
-    assert ray_node.leftovers(run.with_name("other")) == []
-    temporary = ray_node.temporary_directory(run)
+    assert len(node.leftovers(run)) == 2
+    assert node.leftovers(run.with_name("other")) == []
+    temporary = node.temporary_directory(run)
     temporary.mkdir()
-    assert ray_node.stop(run) == 2
+    assert node.stop(run) == 2
     assert process.wait(5) == -signal.SIGKILL
-    assert ray_node.leftovers(run) == []
+    assert node.leftovers(run) == []
     assert not temporary.exists()
-    assert ray_node.stop(run) == 0
+    assert node.stop(run) == 0
 
 
 def test_this_process_is_no_leftover_of_its_own(monkeypatch, run):
-    monkeypatch.setattr(ray_node, "_environment", lambda process: {ray_node.MARK: str(run)})
+    monkeypatch.setattr(node, "_environment", lambda process: {node.MARK: str(run)})
     monkeypatch.setattr("psutil.process_iter", lambda: [psutil.Process(), *psutil.Process().parents()])
-    monkeypatch.setattr(ray_node, "_descendants", lambda process: [psutil.Process()])
-    assert ray_node.leftovers(run) == []
+    monkeypatch.setattr(node, "_descendants", lambda process: [psutil.Process()])
+    assert node.leftovers(run) == []
 
 
 def in_guard(directory: Path, end: Callable[[], None]) -> None:
     """A guarded run with a process of its own, which ends with `end`."""
-    with ray_node.guarded(directory):
-        assert ray_node.leftovers(directory) == []
+    with node.guarded(directory):
+        assert node.leftovers(directory) == []
         sleeper(directory)
         end()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_guarded_cleans_up_on_a_signal(monkeypatch, run, number):
-    monkeypatch.setattr(ray_node, "TERM_SECONDS", 0.3)
+    monkeypatch.setattr(node, "TERM_SECONDS", 0.3)
     before = signal.signal(number, signal.SIG_DFL)  # whoever runs the tests with nohup ignores SIGHUP
     try:
         with pytest.raises(SystemExit) as caught:
@@ -172,37 +154,37 @@ def test_guarded_cleans_up_on_a_signal(monkeypatch, run, number):
     finally:
         signal.signal(number, before)
     assert caught.value.code == 128 + number
-    assert ray_node.leftovers(run) == []
+    assert node.leftovers(run) == []
 
 
 def test_guarded_cleans_up_before_and_after_an_error(monkeypatch, run):
-    monkeypatch.setattr(ray_node, "TERM_SECONDS", 0.3)
+    monkeypatch.setattr(node, "TERM_SECONDS", 0.3)
     sleeper(run)
     with pytest.raises(KeyError):
         in_guard(run, lambda: {}["an error"])
-    assert ray_node.leftovers(run) == []
+    assert node.leftovers(run) == []
 
 
 def test_root_cause_looks_through_wrappings():
     inner = ValueError("why")
     middle, outer = RuntimeError("middle"), RuntimeError("outer")
     middle.cause, outer.cause = inner, middle
-    assert ray_node.root_cause(outer) is inner
-    assert ray_node.root_cause(inner) is inner
+    assert node.root_cause(outer) is inner
+    assert node.root_cause(inner) is inner
 
 
 @pytest.mark.parametrize("address", ["auto", "ray://head:10001", "6379", "head"])
 def test_address_of_a_cluster_has_one_form(address):
     with pytest.raises(ValueError, match="it must be host:port of the cluster's head"):
-        ray_node.check_address(address)
+        node.check_address(address)
 
 
 def test_cluster_must_answer():
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        ray_node.check_address(address)
+        node.check_address(address)
     with pytest.raises(ValueError, match=f"ray_address {address}: nothing answers there from this node"):
-        ray_node.check_address(address)
+        node.check_address(address)
 
 
 # --- with Ray ---------------------------------------------------------------------------------------------------------
@@ -218,20 +200,20 @@ def test_ray_starts_apart_and_leaves_nothing(monkeypatch, run, tmp_path):
         addresses = [process.stdout.readline() for process in (one, two)]
         assert addresses[0].startswith("address ")
         assert addresses[0] != addresses[1]
-        assert "raylet" in names(ray_node.leftovers(run))
-        assert any("ray::Worker" in " ".join(process.cmdline()) for process in ray_node.leftovers(run))
+        assert "raylet" in names(node.leftovers(run))
+        assert any("ray::Worker" in " ".join(process.cmdline()) for process in node.leftovers(run))
         one.terminate()
         one.wait(60)
         assert wait_until_gone(run, 30) == []
         assert two.poll() is None
-        assert "raylet" in names(ray_node.leftovers(other))
+        assert "raylet" in names(node.leftovers(other))
         two.kill()
         two.wait(10)
-        ray_node.stop(other)
-        assert ray_node.leftovers(other) == []
-        assert not ray_node.temporary_directory(other).exists()
+        node.stop(other)
+        assert node.leftovers(other) == []
+        assert not node.temporary_directory(other).exists()
     finally:
-        ray_node.stop(other)
+        node.stop(other)
 
 
 @pytest.mark.openrlhf
@@ -249,16 +231,16 @@ def test_existing_cluster_stays_alive(run, tmp_path):
     cluster = start(head, "wait")
     try:
         address = cluster.stdout.readline().split()[1]
-        started = {process.pid for process in ray_node.leftovers(head)}
+        started = {process.pid for process in node.leftovers(head)}
         guest = start(run, "wait", address)
         assert guest.stdout.readline().split()[1] == address
-        assert "raylet" not in names(ray_node.leftovers(run))
-        ray_node.stop(run)
+        assert "raylet" not in names(node.leftovers(run))
+        node.stop(run)
         assert guest.wait(30) is not None
-        assert ray_node.leftovers(run) == []
+        assert node.leftovers(run) == []
         assert cluster.poll() is None
-        raylets = [process for process in ray_node.leftovers(head) if "raylet" in process.name()]
+        raylets = [process for process in node.leftovers(head) if "raylet" in process.name()]
         assert raylets
         assert {process.pid for process in raylets} <= started
     finally:
-        ray_node.stop(head)
+        node.stop(head)

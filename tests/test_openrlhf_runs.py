@@ -22,9 +22,10 @@ from dara.data import prepare
 from dara.methods import load_method
 from dara.runs import run_id
 from dara.specs import DataSpec
-from dara.training.lifecycle import read_rows
-from dara.training.openrlhf import ray_node
-from dara.training.openrlhf.checkpoints import last_resumable, output_of
+from dara.training.openrlhf import node
+from dara.training.openrlhf.command import output_of
+from dara.training.openrlhf.launch import last_resumable
+from dara.training.run import read_rows
 from training_tiny import tiny_spec
 
 pytestmark = pytest.mark.openrlhf
@@ -76,10 +77,10 @@ import sys
 from pathlib import Path
 from dara.config import Resources
 from dara.specs import RunSpec
-from dara.training.lifecycle import Job
-from dara.training.openrlhf.engine import train
+from dara.training.run import RunInputs
+from dara.training.openrlhf.launch import train
 spec, data, model, work = RunSpec.model_validate_json(sys.argv[1]), *map(Path, sys.argv[2:5])
-train(spec, Job(data, model, work / "scratch", work / "out"), resources=Resources(), keep_advantages=True,
+train(spec, RunInputs(data, model, work / "scratch", work / "out"), resources=Resources(), keep_advantages=True,
       ray_address=sys.argv[5] if len(sys.argv) > 5 else None)
 """
 
@@ -118,7 +119,7 @@ def killed_and_resumed(inputs, tmp_path_factory) -> Path:
     wait_until(lambda: n_lines(directory / "metrics.jsonl") >= 3, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    wait_until(lambda: not ray_node.leftovers(directory), seconds=60)
+    wait_until(lambda: not node.leftovers(directory), seconds=60)
     assert not (work / "out").exists()
     again = start(real_spec(), inputs, work)
     _, errors = again.communicate(timeout=1200)
@@ -150,8 +151,8 @@ def test_a_killed_run_resumes_and_repeats_no_step(killed_and_resumed):
 
 def test_nothing_is_left_running(killed_and_resumed):
     directory = killed_and_resumed / "scratch" / run_id(real_spec())
-    assert ray_node.leftovers(directory) == []
-    assert not ray_node.temporary_directory(directory).exists()
+    assert node.leftovers(directory) == []
+    assert not node.temporary_directory(directory).exists()
 
 
 def test_only_the_last_state_is_kept(killed_and_resumed):
@@ -204,7 +205,7 @@ def test_a_reward_that_fails_stops_the_run_with_its_own_message(inputs, tmp_path
     last = errors.decode().strip().splitlines()[-1]
     assert last.startswith("ValueError: the rewards correctness, length failed")
     assert "for prompt " in last
-    assert ray_node.leftovers(tmp_path / "scratch" / run_id(real_spec())) == []
+    assert node.leftovers(tmp_path / "scratch" / run_id(real_spec())) == []
     assert not (tmp_path / "out").exists()
 
 
@@ -212,11 +213,11 @@ def test_a_signal_ends_everything_and_a_diverging_run_is_an_outcome(inputs, tmp_
     spec = real_spec(learning_rate=1e30)
     directory = tmp_path / "scratch" / run_id(spec)
     process = start(spec, inputs, tmp_path)
-    wait_until(lambda: len(ray_node.leftovers(directory)) > 3, process)
+    wait_until(lambda: len(node.leftovers(directory)) > 3, process)
     process.terminate()
     process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
-    assert ray_node.leftovers(directory) == []
+    assert node.leftovers(directory) == []
     again = start(spec, inputs, tmp_path)
     _, errors = again.communicate(timeout=900)
     assert again.returncode == 0, errors.decode()
@@ -258,6 +259,6 @@ def test_an_existing_cluster_is_used_and_left_as_it_was(inputs, cluster, tmp_pat
     _, errors = process.communicate(timeout=900)
     assert process.returncode == 0, errors.decode()
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["outcome"] == "completed"
-    assert ray_node.leftovers(tmp_path / "scratch" / run_id(spec)) == []
+    assert node.leftovers(tmp_path / "scratch" / run_id(spec)) == []
     names = {process.name() for process in head.children(recursive=True)}
     assert {"raylet", "gcs_server"} <= names, "the cluster is not ours to end"

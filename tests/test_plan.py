@@ -10,6 +10,7 @@ import pytest
 from dara.loading import ConfigurationError, merge, read_yaml
 from dara.plan import WorkflowPlan
 from dara.preflight import check_available, check_environments, check_hardware, check_trackers
+from dara.runs import evaluation_id
 from project import ROOT
 
 
@@ -26,26 +27,30 @@ def paper() -> WorkflowPlan:
 
 def test_jobs_share_the_checkpoints_of_a_run(paper):
     run = next(iter(paper.matrix.experiments["tool_main"]))
-    parts = paper.parts(run, "bfcl_v4")
-    assert [Path(part).name for part in parts] == [f"bfcl_v4.part{number}of5.done" for number in range(1, 6)]
-    assert {str(Path(part).parent) for part in parts} == {str(paper.paths.scores(run))}
+    settings = paper.benchmarks_of(run)
+    bfcl, validation = map(evaluation_id, settings)
+    parts = paper.parts(run, bfcl)
+    assert [Path(part).name for part in parts] == [f"part{number}of5.done" for number in range(1, 6)]
+    assert {Path(part).parent for part in parts} == {paper.paths.evaluation(run, settings[0])}
     (base, *_) = paper.bases
-    assert paper.parts(base, "bfcl_v4") == []  # one checkpoint, one job
-    assert paper.parts(run, "toolrl_validation") == []  # minutes
-    gathering, whole = paper.hardware("evaluate", run, "bfcl_v4"), paper.hardware("evaluate", run, "toolrl_validation")
+    assert paper.parts(base, bfcl) == []  # one checkpoint, one job
+    assert paper.parts(run, validation) == []  # minutes
+    gathering, whole = paper.hardware("evaluate", run, bfcl), paper.hardware("evaluate", run, validation)
     assert (gathering.gpus, gathering.cpus, gathering.memory_mb) == (0, 1, 8000)
     own = paper.resources(run)
     assert (whole.gpus, whole.minutes) == (own.evaluation_gpus, own.evaluation.minutes)
     assert whole.memory_mb * own.gpus == own.memory_mb * own.evaluation_gpus  # its share of a node
     laptop = flow("laptop")
-    assert laptop.parts(next(iter(laptop.matrix.runs)), "laptop_tools") == []
+    run = next(iter(laptop.matrix.runs))
+    assert laptop.parts(run, evaluation_id(laptop.benchmarks_of(run)[0])) == []
 
 
 def test_published_benchmarks_have_data_of_their_own(paper):
     run = next(iter(paper.matrix.experiments["math_main"]))
     inputs = paper.paths.root / "inputs"
-    assert paper.cases(run, "math_five") == str(inputs / "math_five" / "manifest.json")
-    assert paper.cases(run, "deepscaler_validation") == paper.training_inputs(SimpleNamespace(run=run))["data"]
+    math, validation = map(evaluation_id, paper.benchmarks_of(run))
+    assert paper.cases(run, math) == str(inputs / "math_five" / "manifest.json")
+    assert paper.cases(run, validation) == paper.training_inputs(SimpleNamespace(run=run))["data"]
     assert [benchmark.name for benchmark in paper.benchmarks_of(run)] == ["math_five", "deepscaler_validation"]
     assert len(paper.score_files(run)) == 2
     assert paper.model_data(SimpleNamespace(model=next(iter(paper.matrix.models)))) == []

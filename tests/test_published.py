@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dara.analysis import first_crossing
-from dara.analysis.published import COLUMNS, KEY, PublishedError, read_published, read_published_file
+from dara.analysis.crossing import first_crossing
+from dara.analysis.paper_numbers import PublishedError, PublishedRow, read_published, read_published_file
 from dara.analysis.view_runs import curve_over_runs
 from project import ROOT
 
@@ -279,7 +279,7 @@ def test_final_formats_agree_with_the_series_and_the_step_100_runs(published):
     for row in last.itertuples():
         mine = rows(final, model=SMALL, method="gdpo", seed=row.seed, metric="reward/format/mean")
         assert mine["value"].tolist() == [row.value]
-    runs = rows(published, file="tool_step100").merge(final, on=list(KEY), suffixes=("", "_final"))
+    runs = rows(published, file="tool_step100").merge(final, on=list(PublishedRow.key), suffixes=("", "_final"))
     assert len(runs) == 2 * 43
     np.testing.assert_allclose(runs["value"], runs["value_final"], atol=0.50001e-6)
     dvao = rows(final, model=SMALL, method="dvao", seed=2)
@@ -468,7 +468,7 @@ A_STEP = {"metric": FIRST_STEP, "unit": "step", "value": "37", "step": "37"}
 
 
 def written(tmp_path: Path, *records: dict[str, str], header: list[str] | None = None) -> Path:
-    header = header or [column.name for column in COLUMNS]
+    header = header or list(PublishedRow.model_fields)
     path = tmp_path / "numbers.csv"
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([header, *([record.get(name, "") for name in header] for record in records)])
@@ -504,7 +504,7 @@ def test_types_and_order(tmp_path):
     ]
     assert frame["note"].tolist() == ["", ""]
     both = read_published(tmp_path)
-    assert both.columns.tolist() == ["file", *(column.name for column in COLUMNS)]
+    assert both.columns.tolist() == ["file", *PublishedRow.model_fields]
     assert both["file"].tolist() == ["numbers", "numbers"]
 
 
@@ -515,9 +515,9 @@ def test_types_and_order(tmp_path):
         ({"method": "GDPO"}, "column method: 'GDPO' is not one of base, grpo"),
         ({"model": "Qwen"}, "column model: 'Qwen' is not one of"),
         ({"unit": "percent"}, "column unit: 'percent' is not one of fraction, step"),
-        ({"metric": ""}, "column metric: empty; it needs a value"),
+        ({"metric": ""}, "column metric: empty or NaN; it needs a value"),
         ({"metric": "Average Format"}, "column metric: 'Average Format' is not a metric such as"),
-        ({"source": ""}, "column source: empty; it needs a value"),
+        ({"source": ""}, "column source: empty or NaN; it needs a value"),
         ({"value": "97.11"}, r"column value: 97.11 is not a share in \[0, 1\]"),
         ({"value": "-0.1"}, r"column value: -0.1 is not a share in \[0, 1\]"),
         ({"value": "nan"}, "column value: nan is not a finite number"),
@@ -550,18 +550,16 @@ def test_bad_rows_are_named(tmp_path, change, message):
 def test_a_repeated_key(tmp_path, change):
     """Where the value is a step, another step is not another quantity."""
     later = A_STEP | {"value": "40", "step": "40"} if change else {"value": "0.5"}
-    with pytest.raises(
-        PublishedError, match=r"numbers\.csv: row 3, column metric: the key stands in row 2 too: .*gdpo"
-    ):
+    with pytest.raises(PublishedError, match=r"numbers\.csv: row 3 repeats the key of row 2: .*gdpo"):
         read_published_file(written(tmp_path, GOOD | change, GOOD | later))
 
 
 def test_bad_columns(tmp_path):
-    names = [column.name for column in COLUMNS]
+    names = list(PublishedRow.model_fields)
     for header, message in [
-        (names[:-1], "row 1: column 'note' is missing; the columns are experiment, model"),
-        ([*names, "note"], "row 1: column 'note' stands twice"),
-        ([*names, "ci_low"], "row 1: unknown column 'ci_low'"),
+        (names[:-1], "column 'note' is missing; a file of published numbers has the columns experiment, model"),
+        ([*names, "note"], "'note' stands twice in a file of published numbers"),
+        ([*names, "ci_low"], "'ci_low' is not a column of a file of published numbers"),
     ]:
         with pytest.raises(PublishedError, match=rf"numbers\.csv: {message}"):
             read_published_file(written(tmp_path, GOOD, header=header))
@@ -580,5 +578,5 @@ def test_bad_files(tmp_path):
     with pytest.raises(PublishedError, match=r"numbers\.csv: not a CSV file in UTF-8"):
         read_published_file(path)
     path.write_text("")
-    with pytest.raises(PublishedError, match=r"numbers\.csv: row 1: column 'experiment' is missing"):
+    with pytest.raises(PublishedError, match=r"numbers\.csv: column 'experiment' is missing"):
         read_published_file(path)

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from dara.training.stopping import OutOfTime
 
 from dara.cli import main
 from dara.commands.jobs import _error_kept
@@ -14,7 +15,6 @@ from dara.plan import WorkflowPlan
 from dara.runs import run_id
 from dara.status import ERROR, LAST_BYTES, failed_preparations, is_held, last_lines, run_status, status_text
 from dara.store import directory_lock
-from dara.training.deadline import OutOfTime
 from project import ROOT
 
 
@@ -163,10 +163,10 @@ def test_an_evaluation_that_failed_stands_behind_its_trained_run(flow):
         os.utime(logs / f"{run}.{benchmark.name}.{name}", (age, age))
     where = f"{logs}/{run}.{benchmark.name}.part2of2.log"
     assert run_status(flow, run).note == f"not evaluated yet: torch.OutOfMemoryError: 9 GiB (log: {where})"
-    with directory_lock(flow.paths.scores(run) / ".part2", seconds=0):
+    with directory_lock(flow.paths.evaluation(run, benchmark) / ".part2", seconds=0):
         assert run_status(flow, run).note == f"is being evaluated (log: {where})"
     (scored,) = map(Path, flow.score_files(run))
-    scored.write_text("{}")
+    scored.write_text(json.dumps({"steps": [3, 6]}))
     assert run_status(flow, run).note == ""
 
 

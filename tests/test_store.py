@@ -14,8 +14,8 @@ import dara
 from dara import store
 from dara.runs import run_id
 from dara.store import Journal, LockedError, assembled, checksums, directory_lock, owners, reason_to_keep, record_owner
-from dara.training.deadline import OutOfTime
-from dara.training.lifecycle import Job, train_run
+from dara.training.run import RunInputs, train_run
+from dara.training.stopping import OutOfTime
 from training_tiny import tiny_spec, write_inputs
 
 PACKAGE = Path(dara.__file__).parents[1]
@@ -133,7 +133,7 @@ def test_a_training_records_its_owner_when_it_begins(tmp_path):
     def stops(start):
         raise OutOfTime("stopped at step 0 before the time limit")
 
-    job = Job(**write_inputs(tmp_path), scratch=tmp_path / "scratch", out=tmp_path / "results/tiny/runs/run")
+    job = RunInputs(**write_inputs(tmp_path), scratch=tmp_path / "scratch", out=tmp_path / "results/tiny/runs/run")
     with pytest.raises(OutOfTime):
         train_run(tiny_spec(), stops, job, libraries=("numpy",))
     written = json.loads((tmp_path / "scratch" / run_id(tiny_spec()) / "owners.json").read_text())

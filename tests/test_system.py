@@ -15,7 +15,7 @@ from dara.cli import main
 from dara.places import make_writable
 from dara.preflight import user_errors
 from dara.system import SENTENCES, name_user, sentence
-from dara.training.openrlhf.extensions import build_directory
+from dara.training.openrlhf.node import build_directory
 
 
 def said(capsys, *arguments: str) -> str:

@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from dara.analysis.frames import rows_to_frame
-from dara.analysis.tables import TABLES, comparisons, render_table
+from dara.analysis.tables import TABLES, comparisons
+from dara.analysis.tables.render import render_table
 from dara.config import MethodEntry
 from synthetic import METHODS, experiment, simulate, view
 

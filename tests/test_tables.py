@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 from dara.analysis.frames import rows_to_frame
-from dara.analysis.published import read_published
-from dara.analysis.tables import TABLES, Table, render_table
+from dara.analysis.paper_numbers import read_published
+from dara.analysis.tables import TABLES
 from dara.analysis.tables.cells import number, signed, with_interval
 from dara.analysis.tables.final_scores import last_common_step
-from dara.analysis.tables.render import escape_latex, latex
+from dara.analysis.tables.render import Table, escape_latex, latex, render_table
 from dara.analysis.view_published import PublishedView
 from dara.loading import load_published, read_methods
 from project import ROOT

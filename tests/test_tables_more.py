@@ -6,21 +6,20 @@ import math
 
 import pytest
 
-from dara.analysis import times_of
-from dara.analysis.published import read_published
+from dara.analysis.paper_numbers import read_published
+from dara.analysis.survival import times_of
 from dara.analysis.tables import (
     extended,
     fixed_weights,
     hyperparameters,
     math_scores,
-    render_table,
     side_by_side,
     three_rewards,
     threshold_crossings,
     tool_scores,
 )
 from dara.analysis.tables.at_step import clearly_best, mean_sd
-from dara.analysis.tables.render import latex, markdown
+from dara.analysis.tables.render import latex, markdown, render_table
 from dara.analysis.view import Estimate, Mark
 from dara.analysis.view_published import PublishedView
 from dara.analysis.view_runs import RunsView

@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from dara.analysis.frames import rows_to_frame
-from dara.analysis.tables import TABLES, render_table
+from dara.analysis.tables import TABLES
+from dara.analysis.tables.render import render_table
 from synthetic import experiment, simulate, view
 
 PAIR = ("gdpo", "dara_sym")

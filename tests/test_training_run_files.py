@@ -1,18 +1,26 @@
-"""What a run writes: atomic, deterministic, cut back on resume."""
+"""What a run writes: atomic, deterministic, cut back on resume; and its copy for TensorBoard and Weights & Biases.
+
+Tests that read what trackers wrote need their packages, which are in OpenRLHF's environment; others replace them.
+"""
 
 import gzip
 import json
 import shutil
+import socket
+import struct
+import sys
+import types
 
 import numpy as np
 import pytest
 
 from dara.git import GitError
 from dara.training import run_files
-from dara.training.run_files import RunRecord
+from dara.training.run_files import RunRecord, check_trackers, trackers
 from training_tiny import tiny_spec
 
 SPEC = tiny_spec()
+LINES = [{"schema": 1, "step": step, "reward/format/mean": step / 10, "groups": 4} for step in (1, 2, 3)]
 
 
 def record(steps: int) -> RunRecord:
@@ -49,16 +57,12 @@ def test_resuming_cuts_everything_back_to_the_checkpoint(tmp_path):
     assert [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == [1, 2]
 
 
-def test_without_a_checkpoint_a_run_starts_again(tmp_path):
-    write(tmp_path, record(1))
-    assert run_files.load(tmp_path, 0).steps == 0
-    assert not (tmp_path / "metrics.jsonl").exists()
-
-
-def test_a_missing_step_is_an_error(tmp_path):
+def test_a_run_without_a_checkpoint_starts_again_and_one_that_lacks_a_step_is_an_error(tmp_path):
     write(tmp_path, record(2))
     with pytest.raises(ValueError, match="has a checkpoint of step 4 but not every step up to it; delete it"):
         run_files.load(tmp_path, 4)
+    assert run_files.load(tmp_path, 0).steps == 0
+    assert not (tmp_path / "metrics.jsonl").exists()
 
 
 def test_same_record_same_bytes(tmp_path):
@@ -140,17 +144,20 @@ def test_a_checkpoint_that_somebody_keeps_elsewhere_is_left_as_it_is(tmp_path):
     assert len(list(archive.glob("*/optimizer.pt"))) == 3
 
 
-def test_a_git_that_refuses_is_no_missing_commit(tmp_path, monkeypatch, caplog):
+def test_a_git_that_refuses_is_no_missing_commit(tmp_path, monkeypatch, caplog, git):
+    assert run_files.git_commit(tmp_path) is None
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "x")
+    assert len(run_files.git_commit(tmp_path)) == 40
+
     def refuses(directory):
         raise GitError("git says nothing about it: dubious ownership")
 
-    write(tmp_path / "work", record(4))
     monkeypatch.setattr(run_files, "git_commit", refuses)
-    run_files.record_start(tmp_path / "work", 0, ("numpy",))
-    run_files.publish(tmp_path / "out", tmp_path / "work", SPEC, record(4), inputs={})
-    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
-    assert manifest["git_commit"] is None
-    assert manifest["git_error"] == "git says nothing about it: dubious ownership"
+    run_files.record_start(tmp_path, 0, ("numpy",))
+    [start] = json.loads((tmp_path / run_files.STARTS).read_text())
+    assert start["git_commit"] is None
+    assert start["git_error"] == "git says nothing about it: dubious ownership"
     assert "dubious ownership" in caplog.text
 
 
@@ -163,20 +170,136 @@ def test_inputs_may_change_before_the_first_checkpoint_only(tmp_path):
         run_files.check_inputs(tmp_path, {"train.jsonl": "c", "model.safetensors": "d"})
 
 
-def test_git_commit(tmp_path, git):
-    assert run_files.git_commit(tmp_path) is None
-    git(tmp_path, "init", "-q")
-    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "x")
-    assert len(run_files.git_commit(tmp_path)) == 40
+# --- trackers ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_small_engine_takes_no_setting_that_it_does_not_read():
-    for key, value in {"sampler_seed": 7, "precision": "bfloat16", "entropy_coefficient": 0.1}.items():
-        with pytest.raises(ValueError, match=f"engine trl has no {key}; set engine: openrlhf"):
-            tiny_spec(**{key: value})
-    optimizer = {**tiny_spec().optimizer.model_dump(), "dual_clip": 3.0}
-    with pytest.raises(ValueError, match=r"engine trl has no optimizer.dual_clip; set engine: openrlhf"):
-        tiny_spec(optimizer=optimizer)
-    assert tiny_spec(engine="openrlhf", optimizer=optimizer).optimizer.dual_clip == 3
-    assert tiny_spec().rollout_seed == tiny_spec().seed
-    assert tiny_spec(engine="openrlhf", sampler_seed=7).rollout_seed == 7
+class Fake:
+    """A package of the same name: remembers how it was made, what it was given and whether it was closed."""
+
+    def __init__(self):
+        self.made, self.logged, self.closed = [], [], 0
+
+    def make(self, **arguments):
+        self.made.append(arguments)
+        return types.SimpleNamespace(
+            log=lambda values, step: self.logged.append((step, values)),
+            add_scalar=lambda name, value, step: self.logged.append((step, {name: value})),
+            flush=lambda: None,
+            finish=self.close,
+            close=self.close,
+        )
+
+    def close(self):
+        self.closed += 1
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Both packages as fakes; the same object is behind each."""
+    one = Fake()
+    wandb = types.ModuleType("wandb")
+    wandb.init, wandb.Settings, wandb.teardown = one.make, lambda **settings: settings, lambda: None
+    tensorboard = types.ModuleType("torch.utils.tensorboard")
+    tensorboard.SummaryWriter = one.make
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", tensorboard)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    return one
+
+
+def test_no_tracker_writes_nothing_and_one_that_cannot_be_is_an_error(monkeypatch, tmp_path):
+    with trackers((), tmp_path, "run", LINES[:1]) as track:
+        track(LINES[1])
+    with pytest.raises(ValueError, match="unknown tracker 'mlflow': the trackers are tensorboard, wandb"):
+        check_trackers(("mlflow",))
+    monkeypatch.setattr("importlib.util.find_spec", lambda package: None)
+    for name in ("tensorboard", "wandb"):
+        message = f"the tracker {name} needs the package {name}, which is not installed"
+        with pytest.raises(ValueError, match=message), trackers((name,), tmp_path, "run", ()):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
+def test_steps_so_far_come_first_and_replace_an_earlier_start(fake, tmp_path, name):
+    old = tmp_path / "trackers" / name / "old"
+    old.mkdir(parents=True)
+    with trackers((name,), tmp_path, "run", LINES[:2]) as track:
+        track(LINES[2])
+        assert fake.closed == 0
+    assert fake.closed == 1
+    assert not old.exists()
+    by_step: dict[int, dict] = {}
+    for step, values in fake.logged:
+        by_step.setdefault(step, {}).update(values)
+    assert by_step == {s: {"reward/format/mean": s / 10, "groups": 4.0} for s in (1, 2, 3)}
+
+
+def test_wandb_is_offline_by_the_call(fake, monkeypatch, tmp_path):
+    monkeypatch.setenv("WANDB_MODE", "online")
+    with trackers(("wandb",), tmp_path, "math-tiny-dara_sym-g8-s100-6c83030e", ()):
+        [arguments] = fake.made
+    assert arguments["mode"] == "offline"
+    assert arguments["id"] == arguments["name"] == "math-tiny-dara_sym-g8-s100-6c83030e"
+    assert arguments["dir"] == str(tmp_path / "trackers" / "wandb")
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    """A connection to anything but this machine is an error."""
+    connect = socket.socket.connect
+
+    def only_local(self, address):
+        if self.family in (socket.AF_INET, socket.AF_INET6) and address[0] not in ("127.0.0.1", "::1", "localhost"):
+            raise AssertionError(f"a connection to {address}")
+        return connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", only_local)
+
+
+@pytest.mark.openrlhf
+def test_tensorboard_reads_each_step_once(no_network, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with pytest.raises(KeyboardInterrupt), trackers(("tensorboard",), tmp_path, "run", LINES):
+        raise KeyboardInterrupt
+    with trackers(("tensorboard",), tmp_path, "run", LINES[:2]) as track:
+        track({**LINES[2], "groups": 5})
+    events = EventAccumulator(str(tmp_path / "trackers" / "tensorboard" / "run"))
+    events.Reload()
+    assert sorted(events.Tags()["scalars"]) == ["groups", "reward/format/mean"]
+    assert [(event.step, event.value) for event in events.Scalars("groups")] == [(1, 4), (2, 4), (3, 5)]
+    means = [event.value for event in events.Scalars("reward/format/mean")]
+    assert means == pytest.approx([0.1, 0.2, 0.3])
+
+
+def wandb_records(content: bytes) -> list[bytes]:
+    """Records of a short .wandb file: a header of 7 bytes, then LevelDB's log format in one block of 32 KiB, in which
+    each record has a header of checksum, length and kind (1: whole)."""
+    records, position = [], 7
+    while position + 7 <= len(content):
+        _, length, kind = struct.unpack_from("<IHB", content, position)
+        assert (kind, position + length < 32768) == (1, True)
+        records.append(content[position + 7 : position + 7 + length])
+        position += 7 + length
+    return records
+
+
+@pytest.mark.openrlhf
+def test_wandb_writes_an_offline_run(no_network, monkeypatch, tmp_path):
+    from wandb.proto import wandb_internal_pb2
+
+    monkeypatch.setenv("WANDB_MODE", "online")  # what a user's shell says does not count
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with trackers(("wandb",), tmp_path, "run-1", LINES[:2]) as track:
+        track(LINES[2])
+    [path] = (tmp_path / "trackers" / "wandb").rglob("run-run-1.wandb")
+    assert path.parent.name.startswith("offline-run-")
+    steps = {}
+    for data in wandb_records(path.read_bytes()):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        if record.WhichOneof("record_type") == "history":
+            items = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+            steps[record.history.step.num] = items
+    assert {step: items["reward/format/mean"] for step, items in steps.items()} == {1: 0.1, 2: 0.2, 3: 0.3}

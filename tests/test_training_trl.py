@@ -21,11 +21,11 @@ import dara
 from dara.files import sha256
 from dara.methods import available_methods, load_method
 from dara.runs import run_id
-from dara.training import run_files, scoring, trainer
-from dara.training.deadline import Deadline, OutOfTime
-from dara.training.lifecycle import Job, prompt_positions, read_rows
-from dara.training.metrics import metric_names
-from dara.training.trl import train, training_rows
+from dara.training import run_files, trl
+from dara.training import step as step_module
+from dara.training.run import prompt_positions, read_rows, training_rows
+from dara.training.step import metric_names
+from dara.training.stopping import Deadline, OutOfTime
 from training_tiny import PROBLEMS, run, tiny_spec, write_inputs
 
 PACKAGE = Path(dara.__file__).parents[1]
@@ -54,15 +54,11 @@ def arrays(directory: Path) -> dict[str, np.ndarray]:
         return dict(file)
 
 
-def weights(directory: Path, step: int, spec=None) -> bytes:
-    name = run_id(spec or tiny_spec())
-    return (directory / "scratch" / name / f"step_{step}" / "model.safetensors").read_bytes()
-
-
 def assert_same_run(one: Path, other: Path) -> None:
-    for name in ("metrics.jsonl", "rewards.npz", "samples.jsonl.gz"):
-        assert (one / "out" / name).read_bytes() == (other / "out" / name).read_bytes(), name
-    assert weights(one, 4) == weights(other, 4)
+    work = Path("scratch", run_id(tiny_spec()))
+    files = [Path("out", name) for name in ("metrics.jsonl", "rewards.npz", "samples.jsonl.gz")]
+    for path in [*files, work / "step_4" / "model.safetensors"]:
+        assert (one / path).read_bytes() == (other / path).read_bytes(), path
 
 
 def test_every_step_has_the_whole_schema(straight):
@@ -99,13 +95,13 @@ def test_metrics_follow_from_the_published_rewards(straight):
 
 def test_the_loss_gets_the_methods_advantages_of_the_logged_rewards(inputs, tmp_path, monkeypatch):
     seen = []
-    original = trainer.MultiRewardTrainer._compute_loss
+    original = trl.MultiRewardTrainer._compute_loss
 
     def compute_loss(self, model, batch):
         seen.append((batch["advantages"].clone(), batch["completion_mask"].sum(1), batch["prompt_ids"].clone()))
         return original(self, model, batch)
 
-    monkeypatch.setattr(trainer.MultiRewardTrainer, "_compute_loss", compute_loss)
+    monkeypatch.setattr(trl.MultiRewardTrainer, "_compute_loss", compute_loss)
     spec = tiny_spec(method="gd2po_hard", steps=2, params={"final_normalization": "token"})
     run(spec, inputs, tmp_path)
     method, published = load_method("gd2po_hard", final_normalization="token"), arrays(tmp_path)
@@ -121,14 +117,11 @@ def test_the_loss_gets_the_methods_advantages_of_the_logged_rewards(inputs, tmp_
     assert any(advantages.abs().sum() > 0 for advantages, _, _ in seen)
 
 
-def test_the_same_specification_gives_the_same_run(inputs, straight, tmp_path):
-    run(tiny_spec(), inputs, tmp_path)
-    assert_same_run(straight, tmp_path)
-
-
-def test_another_seed_gives_other_samples(inputs, straight, tmp_path):
-    run(tiny_spec(seed=101, steps=1), inputs, tmp_path)
-    assert (arrays(tmp_path)["lengths"][0] != arrays(straight)["lengths"][0]).any()
+def test_the_same_specification_gives_the_same_run_and_another_seed_another(inputs, straight, tmp_path):
+    run(tiny_spec(), inputs, tmp_path / "same")
+    assert_same_run(straight, tmp_path / "same")
+    run(tiny_spec(seed=101, steps=1), inputs, tmp_path / "other")
+    assert (arrays(tmp_path / "other")["lengths"][0] != arrays(straight)["lengths"][0]).any()
 
 
 KILLED = """
@@ -204,10 +197,10 @@ def test_a_half_written_checkpoint_is_ignored(inputs, straight, tmp_path):
 def test_a_complete_run_is_only_published(inputs, straight, tmp_path, monkeypatch):
     shutil.copytree(straight / "scratch", tmp_path / "scratch")
 
-    def no_training(*arguments):
+    def no_training(point):
         raise AssertionError("nothing is left to train")
 
-    monkeypatch.setattr(trainer, "run_steps", no_training)
+    monkeypatch.setattr(trl, "train_steps", no_training)
     run(tiny_spec(), inputs, tmp_path)
     assert_same_run(straight, tmp_path)
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["outcome"] == "completed"
@@ -230,14 +223,10 @@ def test_manifest_names_checkpoints_that_load(straight):
         assert json.loads((directory / run_files.SUMS).read_bytes()) == entry["sha256"], "hashed when it was complete"
         assert AutoTokenizer.from_pretrained(directory).eos_token == "<eos>"
         assert AutoModelForCausalLM.from_pretrained(directory).dtype == torch.float32
-
-
-def test_only_the_newest_checkpoint_can_be_resumed_from(straight):
-    work = straight / "scratch" / run_id(tiny_spec())
+    work = straight / "scratch" / run_id(spec)
     assert not [name for name in run_files.RESUME_ONLY if (work / "step_2" / name).exists()]
-    assert (work / "step_4" / "optimizer.pt").exists()
-    assert not list(work.rglob("training_args.bin"))
-    assert not list(work.rglob("README.md"))
+    assert (work / "step_4" / "optimizer.pt").exists(), "the newest can be resumed from"
+    assert not [*work.rglob("training_args.bin"), *work.rglob("README.md")]
 
 
 def test_samples_are_for_reading(straight):
@@ -262,15 +251,6 @@ def test_another_base_model_than_its_manifest_names_is_not_trained_on(inputs, tm
         run(tiny_spec(), damaged, tmp_path)
     with pytest.raises(ValueError, match=r"another or no absent\.json"):
         run(tiny_spec(), inputs | {"model_sums": {"absent.json": "0"}}, tmp_path)
-
-
-def test_the_log_of_a_run_says_why_it_stopped(inputs, tmp_path, monkeypatch):
-    monkeypatch.setattr(scoring, "score", lambda *args, **kwargs: [float("nan"), 0.0])
-    with pytest.raises(ValueError, match="not a number"):
-        run(tiny_spec(), inputs, tmp_path)
-    last = (tmp_path / "scratch" / run_id(tiny_spec()) / "train.log").read_text().splitlines()[-1]
-    assert "math dara_sym G=4 seed 100 | stopped by " in last
-    assert "reward correctness is nan, not a number, for prompt " in last
 
 
 def test_progress_is_logged(straight):
@@ -322,7 +302,6 @@ def test_a_methods_state_is_resumed(inputs, tmp_path, monkeypatch):
             "source_sha256": sha256(tmp_path / "counting.py"),
         }
     )
-    places = {"scratch": tmp_path / "scratch", "out": tmp_path / "out", "methods_dir": tmp_path}
     append = run_files.append_metrics
 
     def stop(directory, line):
@@ -332,20 +311,21 @@ def test_a_methods_state_is_resumed(inputs, tmp_path, monkeypatch):
 
     monkeypatch.setattr(run_files, "append_metrics", stop)
     with pytest.raises(KeyboardInterrupt):
-        train(spec, Job(**inputs, **places))
+        run(spec, inputs, tmp_path, methods_dir=tmp_path)
     monkeypatch.setattr(run_files, "append_metrics", append)
-    train(spec, Job(**inputs, **places))
+    run(spec, inputs, tmp_path, methods_dir=tmp_path)
     assert [line["calls"] for line in metrics(tmp_path)] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("bad", [float("nan"), None, float("inf")])
-def test_a_reward_that_is_no_number_is_an_error(bad, inputs, tmp_path, monkeypatch):
-    monkeypatch.setattr(scoring, "score", lambda task, names, **_: [0.0, bad])
-    with pytest.raises(
-        ValueError, match=r"reward length is .*, not a number, for prompt p\d+ \('<user>.*and response '"
-    ):
+def test_a_reward_that_is_no_number_is_an_error_and_the_log_says_so(inputs, tmp_path, monkeypatch):
+    monkeypatch.setattr(step_module, "score", lambda task, names, **_: [0.0, None])
+    message = r"reward length is None, not a number, for prompt p\d+ \('<user>.*and response '"
+    with pytest.raises(ValueError, match=message):
         run(tiny_spec(), inputs, tmp_path)
     assert not (tmp_path / "out").exists()
+    last = (tmp_path / "scratch" / run_id(tiny_spec()) / "train.log").read_text().splitlines()[-1]
+    assert "math dara_sym G=4 seed 100 | stopped by " in last
+    assert "reward length is None, not a number, for prompt " in last
 
 
 @pytest.mark.parametrize(("updates", "step"), [(2, 1), (1, 2)])  # seen in the loss of an update; seen in sampling
@@ -364,31 +344,25 @@ def test_divergence_is_an_outcome(updates, step, inputs, tmp_path):
 
 def test_weights_that_are_not_finite_are_seen():
     layer = torch.nn.Linear(2, 2)
-    assert trainer.weights_are_finite(layer)
+    assert trl.weights_are_finite(layer)
     with torch.no_grad():
         layer.bias[1] = float("inf")
-    assert not trainer.weights_are_finite(layer)
+    assert not trl.weights_are_finite(layer)
 
 
 def order(rows: int, needed: int, seed: int) -> list[int]:
     return list(islice(prompt_positions(rows, seed), needed))
 
 
-def test_prompts_are_a_permutation_after_another():
+def test_prompts_are_a_permutation_after_another(inputs):
     first, second, rest = order(12, 30, 100)[:12], order(12, 30, 100)[12:24], order(12, 30, 100)[24:]
     assert sorted(first) == sorted(second) == list(range(12))
     assert first != second
     assert len(set(rest)) == 6
     assert order(12, 20, 100) == order(12, 30, 100)[:20]
     assert order(12, 30, 101) != order(12, 30, 100)
-
-
-def test_the_order_of_the_prompts_is_the_one_of_the_published_runs():
-    rng = np.random.default_rng(100)
+    rng = np.random.default_rng(100)  # the order of the published runs
     assert order(5, 12, 100) == np.concatenate([rng.permutation(5) for _ in range(3)])[:12].tolist()
-
-
-def test_the_rows_of_all_steps(inputs):
     rows = read_rows(inputs["data_dir"] / "train.jsonl", tiny_spec())
     assert rows == PROBLEMS
     assert training_rows(rows, tiny_spec()) == [PROBLEMS[i] for i in order(12, 16, 100)]

@@ -10,11 +10,13 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
-from dara.analysis import first_crossing, t_interval
-from dara.analysis.figures import FIGURES, render_figure
-from dara.analysis.figures.look import joined_notes
-from dara.analysis.published import read_published
-from dara.analysis.tables import TABLES, render_table
+from dara.analysis.crossing import first_crossing
+from dara.analysis.figures import draw_figure
+from dara.analysis.figures.style import joined_notes, render_figure
+from dara.analysis.intervals import t_interval
+from dara.analysis.paper_numbers import read_published
+from dara.analysis.tables import TABLES
+from dara.analysis.tables.render import render_table
 from dara.analysis.view import CURVE, Mark, Setting
 from dara.analysis.view_published import PublishedView
 from dara.loading import ConfigurationError, load_published, read_methods
@@ -191,7 +193,7 @@ def published_outputs(kind: str) -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize(("name", "output", "module"), published_outputs("figures"))
 def test_every_published_figure_is_drawn(name, output, module, views, tmp_path, recwarn):
-    figure = FIGURES[module].draw(views[name])
+    figure = draw_figure(module, views[name])
     assert all(path.stat().st_size > 5000 for path in render_figure(figure, tmp_path / output))
     assert not recwarn.list
 
@@ -204,7 +206,7 @@ def test_every_published_table_is_built(name, output, module, views, tmp_path):
 
 
 def test_published_learning_draws_the_rewards_and_methods_that_it_has(views):
-    figure = FIGURES["learning_curves"].draw(views["tool_main"])
+    figure = draw_figure("learning_curves", views["tool_main"])
     assert [axes.get_ylabel() for axes in figure.axes] == ["mean reward of format", "active-group density of format"]
     lines = {to_hex(line.get_color()): line.get_ydata() for line in figure.axes[0].lines}
     assert first_crossing(lines[METHODS["gdpo"].color], 0.8) == 19
@@ -213,14 +215,14 @@ def test_published_learning_draws_the_rewards_and_methods_that_it_has(views):
 
 
 def test_published_thresholds_are_lines_side_by_side(views):
-    figure = FIGURES["crossing_strip"].draw(views["math_main"])
+    figure = draw_figure("crossing_strip", views["math_main"])
     assert [axes.get_title(loc="left") for axes in figure.axes] == [f"{R1_LARGE.model}, G=16", f"{QWEN3.model}, G=16"]
     lines = {to_hex(line.get_color()): list(line.get_ydata()) for line in figure.axes[1].lines}
     assert lines[METHODS["dara_sym"].color] == [20, 37, 47, 51, 54, 59]
 
 
 def test_published_first_steps_are_a_strip_with_open_marks(views):
-    figure = FIGURES["crossing_strip"].draw(views["tool_main"])
+    figure = draw_figure("crossing_strip", views["tool_main"])
     assert {axes.get_ylabel() for axes in figure.axes} == {"first crossing (step)"}
     hollow = [line for line in figure.axes[0].lines if line.get_markerfacecolor() == "white"]
     assert [float(line.get_ydata()[0]) for line in hollow] == [100, 100, 100]
@@ -228,7 +230,7 @@ def test_published_first_steps_are_a_strip_with_open_marks(views):
 
 def test_published_curves_without_a_band_draw_none(views):
     for name in ("checkpoint_curves", "validation_curves"):
-        figure = FIGURES[name].draw(views["tool_main"])
+        figure = draw_figure(name, views["tool_main"])
         assert len(figure.axes) == 2
         assert all(not axes.collections for axes in figure.axes)
         FigureCanvasAgg(figure).draw()
@@ -251,7 +253,7 @@ def test_published_curves_without_a_band_draw_none(views):
 )
 def test_a_source_that_lacks_a_number_says_so(module, name, message, views):
     with pytest.raises(ValueError, match=message):
-        FIGURES[module].draw(views[name])
+        draw_figure(module, views[name])
 
 
 @pytest.mark.parametrize("module", ["comparisons", "final_scores", "math_sets", "rates", "runs", "score_intervals"])
@@ -295,6 +297,7 @@ def test_published_experiments_are_those_with_numbers(views):
         ("sparse_reward: format", "sparse_rewards: format", "tool_main.sparse_rewards: unknown key; did you mean 'sparse_r"),
         ("&six [grpo,", "&six [grop,", "tool_main.methods: 'grop' is not a method of config/methods.yaml; did you mean 'grpo'"),
         ("learning: learning_curves", "learning: learning", "tool_main.figures.learning: 'learning' is not a module of"),
+        ("learning: learning_curves", "learning: style", "tool_main.figures.learning: 'style' is not a module of"),
         ("math_crossing: crossing_strip", "learning: crossing_strip", "math_main.figures.learning stands in tool_main too"),
         ("tool_main:\n", "tool_main:\n  experiment: other\n", "tool_main.experiment is 'other'; it must be 'tool_main'"),
         ("fixed_weight:\n", "fixed_weight: 3\nother:\n", "fixed_weight: "),

@@ -52,11 +52,16 @@ def run(spec, data_dir, folder):
     return json.loads((folder / "models" / "manifest.json").read_text())
 
 
-def test_same_specification_same_weights(data_dir, tmp_path):
+def test_same_specification_same_weights_and_global_state_is_left_alone(data_dir, tmp_path):
     torch.manual_seed(1)
     first = run(SPEC, data_dir, tmp_path / "a")
     torch.manual_seed(2)
+    random.seed(3)
+    torch_state, python_state, threads = torch.get_rng_state(), random.getstate(), torch.get_num_threads()
     second = run(SPEC, data_dir, tmp_path / "b")
+    assert torch.equal(torch.get_rng_state(), torch_state)
+    assert random.getstate() == python_state
+    assert torch.get_num_threads() == threads
     assert first["sha256"] == second["sha256"]
     assert first["loss"] == second["loss"]
     other = run(changed(seed=8), data_dir, tmp_path / "c")
@@ -82,25 +87,20 @@ def test_what_is_published(data_dir, tmp_path):
     assert tokenizer.decode(tokenizer("solve 11+2\\boxed{13}")["input_ids"]) == "solve 11+2\\boxed{13}"
 
 
-def test_global_state_is_left_alone(data_dir, tmp_path):
-    torch.manual_seed(3)
-    random.seed(3)
-    torch_state, python_state, threads = torch.get_rng_state(), random.getstate(), torch.get_num_threads()
-    run(SPEC, data_dir, tmp_path)
-    assert torch.equal(torch.get_rng_state(), torch_state)
-    assert random.getstate() == python_state
-    assert torch.get_num_threads() == threads
-
-
-def test_it_learns(data_dir, tokenizer):
+def test_it_learns_and_logs_its_progress(data_dir, tokenizer, caplog):
     model = build_model(SHAPE, tokenizer, 7)
     recipe = RECIPE.model_copy(update={"steps": 60})
     batch = next(demonstration_batches(SPEC, tokenizer))
     before = response_loss(model, batch, tokenizer.pad_token_id).item()
-    module.fit(model, demonstration_batches(SPEC, tokenizer), recipe, pad=tokenizer.pad_token_id, name="tiny")
+    with caplog.at_level("INFO", logger="dara"):
+        module.fit(model, demonstration_batches(SPEC, tokenizer), recipe, pad=tokenizer.pad_token_id, name="tiny")
     after = response_loss(model, batch, tokenizer.pad_token_id).item()
     assert before == pytest.approx(math.log(512), abs=0.3)
     assert after < 0.6 * before
+    assert [line.split(" | ")[:2] for line in caplog.messages] == [
+        ["warm start of tiny", f"step {step}/60"] for step in (40, 60)
+    ]
+    assert caplog.messages[0].endswith(" s left")
 
 
 def test_loss_counts_response_tokens_only(tokenizer):
@@ -140,22 +140,6 @@ def test_learning_rate_rises_then_falls():
     assert 25 <= rates.index(max(rates)) <= 32
 
 
-def test_progress_is_logged(data_dir, tmp_path, caplog):
-    with caplog.at_level("INFO", logger="dara"):
-        run(changed(steps=41, batch_size=2), data_dir, tmp_path)
-    lines = [record.getMessage() for record in caplog.records if "step" in record.getMessage()]
-    assert [line.split(" | ")[1] for line in lines] == ["step 40/41", "step 41/41"]
-    assert lines[0].startswith(f"warm start of {SPEC.name} | ")
-    assert "s left" in lines[0]
-
-
-def test_a_loss_that_is_not_finite_is_an_error(data_dir, tmp_path):
-    with pytest.raises(ValueError, match=r"diverged: its loss is nan at step \d+ of 30; .*learning_rate 1e\+30"):
-        run(changed(steps=30, learning_rate=1e30), data_dir, tmp_path)
-    assert not list(tmp_path.rglob("manifest.json"))
-    assert not list(tmp_path.rglob("*.safetensors"))
-
-
 def test_errors_name_what_is_wrong(data_dir, tmp_path):
     with pytest.raises(ValueError, match="laptop_math has no parameter 'wrong'; it has direct, wrong_terse"):
         run(changed(demonstrations={"wrong": 0.1}), data_dir, tmp_path)
@@ -167,3 +151,6 @@ def test_errors_name_what_is_wrong(data_dir, tmp_path):
     other = SPEC.model_copy(update={"data": DATA.model_copy(update={"seed": 6})})
     with pytest.raises(ValueError, match='"data" differs from the model\'s data specification'):
         run(other, data_dir, tmp_path)
+    with pytest.raises(ValueError, match=r"diverged: its loss is nan at step \d+ of 30; .*learning_rate 1e\+30"):
+        run(changed(steps=30, learning_rate=1e30), data_dir, tmp_path)
+    assert not [*tmp_path.rglob("manifest.json"), *tmp_path.rglob("*.safetensors")]

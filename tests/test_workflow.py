@@ -193,14 +193,14 @@ def test_another_version_of_a_scorer_only_scores_again(smoke, tmp_path):
 
 def test_another_version_of_a_scorer_scores_the_responses_of_the_cache(tmp_path):
     clone = copy_repository(tmp_path)
-    edit(clone / "workflow/dara/evaluation/scorers.py", '"laptop_math": 2', '"laptop_math": 9')
-    run = next(path.name for path in sorted((clone / "results/cached").glob("math-*-s100-*")))
-    target = f"results/laptop/scores/{run}/laptop_math.scored.json"
+    edit(clone / "workflow/dara/evaluation/math.py", "scorer_version=2,  # 2: as", "scorer_version=9,  # 2: as")
+    run, evaluation = next(iter(sorted((clone / "results/cached").glob("math-*-s100-*/laptop_math-*")))).parts[-2:]
+    target = f"results/laptop/scores/{run}/{evaluation}/scores.json"
     done = snakemake(clone, "--profile", "profiles/local", "--configfile", "config/presets/laptop.yaml", "--", target)
     assert done.returncode == 0, done.stdout[-4000:]
     assert counts(done.stdout) == {"data_spec": 1, "data": 1, "score": 1, "total": 3}
-    kept = json.loads((clone / "results/cached" / run / "scores/laptop_math.scored.json").read_text())
-    assert json.loads((clone / target).read_text()) == kept
+    kept = json.loads((clone / "results/cached" / run / evaluation / "scores.json").read_text())
+    assert json.loads((clone / target).read_text())["scores_sha256"] == kept["scores_sha256"]
 
 
 def edit(path: Path, old: str, new: str) -> None:

@@ -8,8 +8,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from dara.config import RunSpec
 from dara.data.tokenizer import build_tokenizer
-from dara.training.lifecycle import Job
-from dara.training.trl import train
+from dara.engines import ENGINES
+from dara.training.run import RunInputs
 
 PROBLEMS = [
     {"id": f"p{i}", "prompt": f"<user>solve {i}{i}+{i}{' ' * i}</user>\n", "reference": str(12 * i)} for i in range(12)
@@ -49,7 +49,7 @@ def tiny_model(tokens, seed: int = 0) -> LlamaForCausalLM:
 
 
 def write_inputs(directory: Path) -> dict[str, Path]:
-    """data_dir and model_dir of `train`, made in `directory`."""
+    """data_dir and model_dir of RunInputs, made in `directory`."""
     paths = {"data_dir": directory / "data", "model_dir": directory / "model"}
     paths["data_dir"].mkdir(parents=True)
     (paths["data_dir"] / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in PROBLEMS))
@@ -94,5 +94,7 @@ def tiny_spec(
 
 def run(spec: RunSpec, inputs: dict[str, Path], directory: Path, **options) -> Path:
     """Train in `directory`; the published results."""
-    train(spec, Job(**inputs, scratch=directory / "scratch", out=directory / "out", **options))
+    ENGINES[spec.engine].train(
+        spec, RunInputs(**inputs, scratch=directory / "scratch", out=directory / "out", **options)
+    )
     return directory / "out"

@@ -22,19 +22,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dara import git
-from dara.config import Benchmark, Configuration
-from dara.evaluation.scorers import covers
+from dara.config import Configuration
+from dara.evaluation.records import IDENTITY, RESPONSES, SCORES, covers, responses_manifest
 from dara.files import read_json, remove
 from dara.loading import load_all_presets, load_configuration, merge, read_yaml
 from dara.plan import WorkflowPlan
 from dara.preflight import WORKFLOW_LOCK
-from dara.runs import Evaluation, joined, plan_runs
+from dara.runs import Evaluation, evaluation_id, joined, plan_runs
 from dara.status import is_held
 from dara.store import LockedError, directory_lock, reason_to_keep
-from dara.training.openrlhf.checkpoints import STATES, output_of
+from dara.training.openrlhf.command import STATES, output_of
 from dara.training.run_files import RESUME_ONLY, checkpoints
 
 log = logging.getLogger(__name__)
@@ -243,38 +242,19 @@ def _scored(manifests: list[Path], saved: Iterable[str], plans: Plans) -> bool:
     for preset, evaluation in plans.items():
         places = [scores[preset]] if preset in scores else list(scores.values())
         for benchmark, steps in evaluation.items():
-            if not any(_scored_as(place, benchmark, existing & {*steps}) for place in places):
+            if not any(covers(place / evaluation_id(benchmark), existing & {*steps}) for place in places):
                 return False
     others = [place for preset, place in scores.items() if preset not in plans]
-    return all(any(place.glob("*.scored.json")) and _scored_whole(place) for place in others)
-
-
-def _scored_as(scores: Path, benchmark: Benchmark, steps: Iterable[int]) -> bool:
-    """Whether a benchmark has scored these steps, and the responses were made with its settings."""
-    identity = scores / f"{benchmark.name}.identity.json"
-    return identity.is_file() and covers(scores, benchmark.name, steps) and made_as(read_json(identity), benchmark)
+    return all(any(place.glob(f"*/{SCORES}")) and _scored_whole(place) for place in others)
 
 
 def _scored_whole(scores: Path) -> bool:
-    """Whether all responses below a directory are scored, of every benchmark that has scores or responses there."""
-    names = {path.name.split(".")[0] for kind in ("scored", "identity") for path in scores.glob(f"*.{kind}.json")}
-    identities = {name: scores / f"{name}.identity.json" for name in names}
+    """Whether all responses of a run that were begun are scored, in every evaluation that is there."""
+    begun = {path.parent for name in (IDENTITY, SCORES) for path in scores.glob(f"*/{name}")}
     return all(
-        path.is_file() and covers(scores, name, map(int, read_json(path)["checkpoints"]))
-        for name, path in identities.items()
+        (directory / RESPONSES).is_file() and covers(directory, map(int, responses_manifest(directory)["checkpoints"]))
+        for directory in begun
     )
-
-
-def made_as(identity: Mapping[str, Any], benchmark: Benchmark) -> bool:
-    """Whether the evaluation would take responses of this identity for those of a benchmark.
-
-    It compares what it has put down, so every setting that stands there counts. What else does is compared where
-    responses are made: versions of libraries, cases, weights.
-    """
-    made = {"limit": None, **identity, **identity["sampler"]}  # a sampler's settings, its name among them
-    made["batch_size"] = made.get("max_num_seqs", made.get("batch_size"))  # vllm's word for it
-    settings = benchmark.model_dump(mode="json")
-    return made["benchmark"] == benchmark.name and all(made[key] == settings[key] for key in settings if key in made)
 
 
 def _remove(removal: Removal, plan: WorkflowPlan) -> None:

@@ -16,7 +16,7 @@ import dara
 from dara.commands import jobs, look, results
 from dara.orphan_guard import EXIT_CODE, stop_with_parent
 from dara.system import name_user, sentence, whole_output
-from dara.training.deadline import OutOfTime
+from dara.training.stopping import OutOfTime
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOK, HAND, JOBS = "Look", "Work by hand", "Jobs of the workflow"

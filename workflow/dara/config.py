@@ -14,11 +14,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from dara.benchmarks import definition, names_of
 from dara.specs import (
-    BENCHMARKS_OF_TASK,
     KL,
     SOURCES_OF_TASK,
-    VALIDATION_OF_TASK,
     AnyModel,
     Architecture,
     Benchmark,
@@ -188,15 +187,19 @@ class TaskSettings(TrainingSettings):
     """A task at the scale of a preset: its data, its training and its evaluation."""
 
     benchmark: Benchmark
+    further_benchmarks: tuple[Benchmark, ...] = Field((), description="other benchmarks of the task")
     validation: Benchmark | None = Field(None, description="the training rewards on rows that are never trained on")
 
     @property
     def benchmarks(self) -> tuple[Benchmark, ...]:
-        """What checkpoints are evaluated on: the task's benchmark, and the validation rewards where there are some."""
-        return (self.benchmark, self.validation) if self.validation else (self.benchmark,)
+        """What checkpoints are evaluated on: the task's benchmarks, and the validation rewards where there are some."""
+        return (self.benchmark, *self.further_benchmarks, *([self.validation] if self.validation else []))
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskSettings:
+        names = [one.name for one in self.benchmarks]
+        if len(set(names)) != len(names):
+            raise ValueError(f"further_benchmarks: a benchmark is there twice: {', '.join(names)}")
         if isinstance(self.data, DataSpec) and self.data.train_rows < self.prompts_per_step:
             raise ValueError(
                 f"data.train_rows {self.data.train_rows} is less than the {self.prompts_per_step} prompts of a step"
@@ -241,6 +244,16 @@ class Matrix(Model):
     @classmethod
     def _no_repeats(cls, value: tuple | str | None) -> tuple | str | None:
         return without_repeats(value)
+
+
+OWN_KINDS = ("laptop", "published")
+
+
+def _check_benchmark(key: str, settings: Benchmark, task: str, kinds: tuple[str, ...]) -> None:
+    """Raise ValueError unless a benchmark is of a task, and of one of these kinds."""
+    one = definition(settings.name)
+    if one.task != task or one.kind not in kinds:
+        check_choice(key, settings.name, tuple(name for kind in kinds for name in names_of(kind, task)))
 
 
 class Preset(Model):
@@ -291,10 +304,11 @@ class Preset(Model):
                     f"limit is {limit:g}; Exceed counts what the reward forbids"
                 )
             check_choice(f"tasks.{task}.data.source", settings.data.source, SOURCES_OF_TASK[task])
-            check_choice(f"tasks.{task}.benchmark.name", settings.benchmark.name, BENCHMARKS_OF_TASK[task])
+            _check_benchmark(f"tasks.{task}.benchmark.name", settings.benchmark, task, OWN_KINDS)
+            for one in settings.further_benchmarks:
+                _check_benchmark(f"tasks.{task}.further_benchmarks.name", one, task, OWN_KINDS)
             if settings.validation:
-                allowed = (VALIDATION_OF_TASK[task],)
-                check_choice(f"tasks.{task}.validation.name", settings.validation.name, allowed)
+                _check_benchmark(f"tasks.{task}.validation.name", settings.validation, task, ("validation",))
         return self
 
 

@@ -87,7 +87,8 @@ def _row(name: str, field: FieldInfo) -> str:
     nested = isinstance(field.default, BaseModel)
     default = "required" if field.is_required() else "its own defaults" if nested else f"`{field.default!r}`"
     meaning = field.description or _own_summary(field.annotation)
-    return f"| `{name}` | {_type_name(field.annotation)} | {default} | {meaning} |"
+    kind = " or ".join(f"`{one}`" for one in field.examples) if field.examples else _type_name(field.annotation)
+    return f"| `{name}` | {kind} | {default} | {meaning} |"
 
 
 def _own_summary(annotation: object) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
+from dara.benchmarks import definition
 from dara.loading import check_known
 from dara.plan import WorkflowPlan
 from dara.profiles import set_resources
 from dara.runs import base_id
-from dara.specs import VALIDATION_OF_TASK
 
 HEADERS = (
     *("experiment", "runs", "cached", "done", "train", "evaluate", "jobs"),
@@ -102,7 +102,7 @@ def _evaluation_hours(plan: WorkflowPlan, name: str, benchmarks: list[str], aske
     """Return the GPU hours of the jobs that evaluate a run or a base model; validation is not counted."""
     hours = 0.0
     for benchmark in benchmarks if name not in plan.outdated else ():
-        if benchmark not in VALIDATION_OF_TASK.values():
+        if definition(plan.settings(name, benchmark).name).kind != "validation":
             for rule, count in (("evaluate_part", len(plan.parts(name, benchmark))), ("evaluate", 1)):
                 own = plan.hardware(rule, name, benchmark)
                 hours += count * _gpu_hours(asked, rule, own.gpus, own.hours)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from dara.analysis.figures import draw_figure
 from dara.analysis.frames import FrameFiles
-from dara.analysis.published import read_published
+from dara.analysis.paper_numbers import read_published
 from dara.analysis.view import View
 from dara.analysis.view_published import PublishedView
 from dara.analysis.view_runs import RunsView
@@ -69,9 +70,9 @@ def _theirs(directory: Path, experiment: Experiment, methods: dict[str, MethodEn
 
 
 def _figure(view: View, module: str, stem: Path) -> None:
-    from dara.analysis.figures import FIGURES, render_figure
+    from dara.analysis.figures.style import render_figure
 
-    render_figure(FIGURES[module].draw(view), stem)
+    render_figure(draw_figure(module, view), stem)
 
 
 def _table(views: tuple[View, ...], module: str, stem: Path, settings: dict) -> None:

@@ -55,14 +55,14 @@ def _outputs(kind: str, root: Path, preset: str) -> Iterator[Row]:
 
 
 def _registered(kind: str, root: Path) -> Iterator[Row]:
+    from dara.benchmarks import REGISTRY, definition
     from dara.rewards import REWARDS
-    from dara.specs import BENCHMARKS_OF_TASK, PUBLISHED_BENCHMARKS
 
     if kind == "rewards":
         for task, rewards in REWARDS.items():
             yield from ((name, f"of task {task}", "") for name in rewards)
         return
-    for task, names in BENCHMARKS_OF_TASK.items():
-        for name in names:
-            command = f"dara evaluate --model MODEL --benchmark {name}" if name in PUBLISHED_BENCHMARKS else ""
-            yield name, f"of task {task}", command
+    for name in REGISTRY:
+        one = definition(name)
+        command = f"dara evaluate --model MODEL --benchmark {name}" if one.kind == "published" else ""
+        yield name, f"of task {one.task}, {one.kind}", command

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from dara.analysis.figures import FIGURES
 from dara.config import Configuration, Experiment, Matrix, MethodEntry, ModelEntry, Preset, TaskSettings
 from dara.places import check_name, why_no_directory
 from dara.specs import SOURCES_OF_TASK, Model, checkpoint_steps
@@ -411,6 +412,7 @@ def _check_outputs(experiments: dict[str, Experiment], place: Callable[[str], st
     for name, experiment in experiments.items():
         for kind, folder in (("tables", "tables"), ("figures", "figures"), ("side_by_side", "tables")):
             modules = [path.stem for path in (Path(__file__).parent / "analysis" / folder).glob("[a-z]*.py")]
+            modules = list(FIGURES) if kind == "figures" else modules
             for output, module in getattr(experiment, kind).items():
                 where = f"{place(name)}{kind}.{output}"
                 check_known(where, module, sorted(modules), f"a module of workflow/dara/analysis/{folder}/")

@@ -56,11 +56,6 @@ def check_inputs(spec: RunSpec, data: Path, model: Path) -> None:
             )
 
 
-def cases_directory(benchmark: str, manifest: Path) -> Path:
-    """Where the cases of a benchmark are, beside the manifest of the data that holds them."""
-    return manifest.parent / ("validation" if benchmark.endswith("_validation") else "benchmark")
-
-
 def _of_model(manifest: Path) -> dict[str, Any]:
     content = read_json(manifest)
     if not {"model", "directory", "sha256"} <= set(content):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dara.analysis.figures import FIGURES
 from dara.config import Configuration, Experiment, Matrix, TaskSettings
 from dara.loading import ConfigurationError, load_published
 
@@ -59,8 +60,10 @@ class Drawing:
 
     @property
     def path(self) -> str:
-        """Return the module as it is imported."""
-        return f"dara.analysis.{'figures' if self.kind == 'figures' else 'tables'}.{self.module}"
+        """Return the module that makes tables, or the function (MODULE:FUNCTION) that draws figures."""
+        if self.kind == "figures":
+            return f"dara.analysis.figures.{FIGURES[self.module]}"
+        return f"dara.analysis.tables.{self.module}"
 
     @property
     def noun(self) -> str:

@@ -16,15 +16,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from dara import cache
+from dara.benchmarks import BenchmarkDefinition, definition
 from dara.config import Benchmark, Configuration, ModelSpec, Resources, RunSpec
-from dara.evaluation.scorers import SCORERS, covers, scored_by
+from dara.evaluation.records import RESPONSES, SCORES, covers, scored_by, steps_made
 from dara.loading import ConfigurationError, check_directories, check_known, check_preset_name, load_configuration
 from dara.manifests import saved_steps
 from dara.outputs import Outputs
 from dara.places import make_writable
 from dara.preflight import check_cached_only, check_preset_of_files, python_of
-from dara.runs import RunMatrix, base_id, data_id, model_id, plan_runs
-from dara.specs import PUBLISHED_BENCHMARKS, VALIDATION_OF_TASK
+from dara.runs import RunMatrix, base_id, data_id, evaluation_id, model_id, plan_runs
 from dara.store import canonical_json
 
 RUN_FILES = ("metrics.jsonl", "rewards.npz", "samples.jsonl.gz", "timings.json", "manifest.json")
@@ -76,6 +76,14 @@ class Paths:
     def scores(self, run: str) -> Path:
         """Return the folder of responses and scores of a run's checkpoints, or of a base model."""
         return self.root / "scores" / run
+
+    def evaluation(self, run: str, settings: Benchmark) -> Path:
+        """Return the folder of responses and scores of one evaluation."""
+        return self.scores(run) / evaluation_id(settings)
+
+    def cached_evaluation(self, run: str, settings: Benchmark) -> Path:
+        """Return the folder of an evaluation whose results are kept in git."""
+        return self.cached_run(run) / evaluation_id(settings)
 
 
 @dataclass(frozen=True)
@@ -180,7 +188,7 @@ class WorkflowPlan:
             name
             for name in self.cached | self.cached_bases
             for benchmark in self.benchmarks_of(name)
-            if scored_by(self.paths.cached_run(name) / "scores", benchmark.name) != SCORERS[benchmark.name]
+            if scored_by(self.paths.cached_evaluation(name, benchmark)) != definition(benchmark.name).scorer_version
         }
 
     # --- files of runs and base models --------------------------------------------------------------------------------
@@ -272,11 +280,15 @@ class WorkflowPlan:
         """Return what a run or a base model is evaluated on."""
         return tuple(self.matrix.evaluations[name])
 
+    def settings(self, name: str, evaluation: str) -> Benchmark:
+        """Return the settings of an evaluation of a run or a base model, by its id."""
+        settings = {evaluation_id(one): one for one in self.benchmarks_of(name)}
+        check_known("scores", evaluation, settings, f"a benchmark on which this preset evaluates {name}")
+        return settings[evaluation]
+
     def benchmark_json(self, wildcards: Any) -> str:
-        """Return the settings of a benchmark, for the command line."""
-        tasks = self.configuration.preset.tasks.values()
-        settings = {benchmark.name: benchmark for task in tasks for benchmark in task.benchmarks}
-        return canonical_json(settings[wildcards.benchmark])
+        """Return the settings of an evaluation, for the command line."""
+        return canonical_json(self.settings(wildcards.run, wildcards.evaluation))
 
     @property
     def evaluation_python(self) -> str:
@@ -284,54 +296,64 @@ class WorkflowPlan:
         environment = self.configuration.preset.evaluation_environment
         return str(python_of(self.root / environment)) if environment else "python"
 
-    def cases(self, name: str, benchmark: str) -> str:
+    def cases(self, name: str, evaluation: str) -> str:
         """Return the manifest of the data whose cases are used: a run's own held-out ones, or a public benchmark's."""
-        return self.prepared(benchmark if benchmark in PUBLISHED_BENCHMARKS else data_id(self.spec(name).data))
+        benchmark = self.settings(name, evaluation).name
+        public = definition(benchmark).kind == "published"
+        return self.prepared(benchmark if public else data_id(self.spec(name).data))
 
     def evaluation_inputs(self, wildcards: Any) -> dict[str, str]:
         """Return the manifests of the checkpoints and of the cases of an evaluation."""
-        return {"manifest": self.manifest(wildcards.run), "data": self.cases(wildcards.run, wildcards.benchmark)}
+        return {"manifest": self.manifest(wildcards.run), "data": self.cases(wildcards.run, wildcards.evaluation)}
 
-    def steps(self, name: str, benchmark: str) -> list[int]:
+    def steps(self, name: str, evaluation: str) -> list[int]:
         """Return the steps that jobs evaluate: those that are asked for, and those whose responses are there already.
 
         So an experiment that asks for less loses nothing, and parts add to what is there where one asks for more.
         """
-        asked = {one.name: steps for one, steps in self.matrix.evaluations[name].items()}
-        check_known("scores", benchmark, asked, f"a benchmark on which this preset evaluates {name}")
-        made = self.paths.scores(name).glob(f"step_*/{benchmark}.jsonl.gz")
-        return sorted({*asked[benchmark], *(int(path.parent.name.removeprefix("step_")) for path in made)})
+        settings = self.settings(name, evaluation)
+        return sorted({*self.matrix.evaluations[name][settings], *steps_made(self.paths.evaluation(name, settings))})
 
     def steps_option(self, wildcards: Any) -> str:
         """Return these steps, for the command line."""
-        return ",".join(map(str, self.steps(wildcards.run, wildcards.benchmark)))
+        return ",".join(map(str, self.steps(wildcards.run, wildcards.evaluation)))
 
-    def parts(self, name: str, benchmark: str) -> list[str]:
+    def parts(self, name: str, evaluation: str) -> list[str]:
         """Return what the jobs leave that share the checkpoints of a run; nothing where one job makes all."""
-        if benchmark in VALIDATION_OF_TASK.values():  # takes minutes
+        settings = self.settings(name, evaluation)
+        if definition(settings.name).kind == "validation":  # takes minutes
             return []
-        jobs = min(self.configuration.preset.evaluation_jobs, len(self.steps(name, benchmark)))
-        files = [f"{benchmark}.part{number}of{jobs}.done" for number in range(1, jobs + 1)] if jobs > 1 else []
-        return [str(self.paths.scores(name) / file) for file in files]
+        jobs = min(self.configuration.preset.evaluation_jobs, len(self.steps(name, evaluation)))
+        files = [f"part{number}of{jobs}.done" for number in range(1, jobs + 1)] if jobs > 1 else []
+        return [str(self.paths.evaluation(name, settings) / file) for file in files]
 
     def evaluation_parts(self, wildcards: Any) -> list[str]:
         """Return `parts` for a rule."""
-        return self.parts(wildcards.run, wildcards.benchmark)
+        return self.parts(wildcards.run, wildcards.evaluation)
 
     def scoring_inputs(self, wildcards: Any) -> dict[str, str]:
         """Return the file that says that all responses are there, beside which they are, and the cases' manifest."""
-        run, benchmark = wildcards.run, wildcards.benchmark
-        folder = self.paths.cached_run(run) / "scores" if run in self.outdated else self.paths.scores(run)
-        return {"identity": str(folder / f"{benchmark}.identity.json"), "data": self.cases(run, benchmark)}
+        run, settings = wildcards.run, self.settings(wildcards.run, wildcards.evaluation)
+        made = self.paths.evaluation(run, settings) / RESPONSES
+        responses = self.paths.cached_evaluation(run, settings) / SCORES if run in self.outdated else made
+        return {"responses": str(responses), "data": self.cases(run, wildcards.evaluation)}
 
-    def score_directory(self, name: str) -> Path:
-        """Return where the scores of a run or a base model are."""
+    def score_directory(self, name: str, benchmark: Benchmark) -> Path:
+        """Return where the scores of a run or a base model on a benchmark are."""
         in_cache = name in (self.cached | self.cached_bases) - self.outdated
-        return self.paths.cached_run(name) / "scores" if in_cache else self.paths.scores(name)
+        return (self.paths.cached_evaluation if in_cache else self.paths.evaluation)(name, benchmark)
+
+    @property
+    def score_directories(self) -> dict[str, dict[str, Path]]:
+        """Return those of every run and base model, by the name of the benchmark."""
+        return {
+            name: {one.name: self.score_directory(name, one) for one in self.benchmarks_of(name)}
+            for name in self.evaluated
+        }
 
     def score_files(self, name: str) -> list[str]:
         """Return the files that say that a run or a base model has been scored on its benchmarks."""
-        return [str(self.score_directory(name) / f"{one.name}.scored.json") for one in self.benchmarks_of(name)]
+        return [str(self.score_directory(name, one) / SCORES) for one in self.benchmarks_of(name)]
 
     @property
     def scored(self) -> list[str]:
@@ -343,10 +365,13 @@ class WorkflowPlan:
         manifest, steps = Path(self.manifest(name)), {*self.matrix.evaluations[name][benchmark]}
         return steps & {*saved_steps(manifest)} if manifest.is_file() else steps
 
-    def unscored(self, name: str, scores: Path | None = None) -> list[str]:
-        """Return the benchmarks of which a run or a base model lacks scores that are due (in `scores`)."""
-        scores = scores or self.score_directory(name)
-        return [one.name for one in self.benchmarks_of(name) if not covers(scores, one.name, self.due_steps(name, one))]
+    def is_scored(self, name: str, benchmark: Benchmark) -> bool:
+        """Return whether a run or a base model has the scores of a benchmark that are due."""
+        return covers(self.score_directory(name, benchmark), self.due_steps(name, benchmark))
+
+    def unscored(self, name: str) -> list[str]:
+        """Return the ids of the evaluations of which a run or a base model lacks scores that are due."""
+        return [evaluation_id(one) for one in self.benchmarks_of(name) if not self.is_scored(name, one)]
 
     # --- hardware of jobs ---------------------------------------------------------------------------------------------
 
@@ -355,21 +380,24 @@ class WorkflowPlan:
         own = self.configuration.models[self.spec(name).model.name].resources
         return self.configuration.preset.resources or own
 
-    def hardware(self, rule: str, name: str, benchmark: str = "") -> Resources:
+    def hardware(self, rule: str, name: str, evaluation: str = "") -> Resources:
         """Return what a job of a rule (train, evaluate or evaluate_part) asks for: `gpus`, `cpus`, memory and time."""
         own = self.resources(name)
         if rule == "train":  # on a Ray cluster that runs already, its GPUs are not the job's
             return own.model_copy(update={"gpus": 0}) if self.configuration.preset.ray_address else own
-        return GATHERING if rule == "evaluate" and self.parts(name, benchmark) else own.evaluation
+        return GATHERING if rule == "evaluate" and self.parts(name, evaluation) else own.evaluation
 
     def asks(self, rule: str, key: str) -> Callable[[Any], Any]:
         """Return the function of wildcards that gives one value of `hardware`."""
-        return lambda wildcards: getattr(self.hardware(rule, wildcards.run, wildcards.get("benchmark")), key)
+        return lambda wildcards: getattr(self.hardware(rule, wildcards.run, wildcards.get("evaluation")), key)
 
     def scoring_cores(self, wildcards: Any) -> int:
         """Return the cores that score responses: one for the benchmarks of the laptop, which are small."""
-        return 16 if wildcards.benchmark in PUBLISHED_BENCHMARKS else 1
+        return 16 if self._definition(wildcards).kind == "published" else 1
 
     def scorer_version(self, wildcards: Any) -> int:
         """Return the version of the scorer of a benchmark."""
-        return SCORERS[wildcards.benchmark]
+        return self._definition(wildcards).scorer_version
+
+    def _definition(self, wildcards: Any) -> BenchmarkDefinition:
+        return definition(self.settings(wildcards.run, wildcards.evaluation).name)

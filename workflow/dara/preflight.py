@@ -16,9 +16,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dara.benchmarks import names_of
+from dara.engines import ENGINES
 from dara.loading import ConfigurationError, check_method_parameters, read_yaml
 from dara.profiles import Asked, check_profile_files, check_resources, check_rule_names, gpus_asked, setting_of
-from dara.specs import PUBLISHED_BENCHMARKS, HubData, HubModel
+from dara.runs import evaluation_id
+from dara.specs import HubData, HubModel
 from dara.store import LockedError, directory_lock
 from dara.system import sentence
 
@@ -114,7 +117,7 @@ def check_available(plan: WorkflowPlan) -> None:
     from dara.data import hub
     from dara.data.published import sources_of, sources_of_benchmark
 
-    benchmarks = {item.name for run in plan.matrix.runs for item in plan.benchmarks_of(run)} & {*PUBLISHED_BENCHMARKS}
+    benchmarks = {item.name for run in plan.matrix.runs for item in plan.benchmarks_of(run)} & {*names_of("published")}
     sources = [name for spec in data for name in sources_of(spec)]
     sources += [name for benchmark in benchmarks for name in sources_of_benchmark(benchmark)]
     fetch = hub.fetch_as_configured(plan.root, json.loads(plan.fetching))
@@ -128,7 +131,7 @@ def check_environments(plan: WorkflowPlan) -> None:
     """ConfigurationError if an environment that trains or generates is not there."""
     preset = plan.configuration.preset
     engines = {spec.engine for run, spec in plan.matrix.runs.items() if run not in plan.cached}
-    needed = {"training": preset.training_environment} if "openrlhf" in engines else {}
+    needed = {"training": preset.training_environment} if any(ENGINES[name].program for name in engines) else {}
     needed["evaluation"] = preset.evaluation_environment
     for stage, environment in needed.items():
         if plan.reuse != "only" and environment and not python_of(plan.root / environment).is_file():
@@ -140,13 +143,10 @@ def check_environments(plan: WorkflowPlan) -> None:
 
 def check_hardware(plan: WorkflowPlan) -> None:
     """ConfigurationError for hardware on which a run that is to be made cannot be trained or evaluated."""
-    from dara.training.openrlhf.command import check_resources
-
     for run in set(plan.matrix.runs) - plan.cached if plan.reuse != "only" else ():
         spec, resources = plan.matrix.runs[run], plan.resources(run)
         try:
-            if spec.engine == "openrlhf":
-                check_resources(spec, resources)
+            ENGINES[spec.engine].check_resources(spec, resources)
         except ValueError as error:
             raise ConfigurationError(f"preset {plan.name}: {error}") from None
         for benchmark in plan.benchmarks_of(run):
@@ -163,14 +163,14 @@ def check_gpus(plan: WorkflowPlan, asked: Asked) -> None:
     for run in sorted(set(plan.matrix.runs) - plan.cached) if plan.reuse != "only" else ():
         spec, used = plan.matrix.runs[run], plan.hardware("train", run).gpus
         given = gpus_asked(asked, "train", used)
-        if spec.engine == "openrlhf" and given != used:
+        if ENGINES[spec.engine].program and given != used:
             raise ConfigurationError(
                 f"{setting_of(plan.root, 'train')} asks for {given} GPUs, and a training of {spec.model.name} uses "
                 f"{used}: `gpus` of its resources in config/models.yaml, where the number is changed"
             )
         own = plan.resources(run).evaluation_gpus
         for benchmark in plan.benchmarks_of(run) if own else ():
-            rule = "evaluate_part" if plan.parts(run, benchmark.name) else "evaluate"
+            rule = "evaluate_part" if plan.parts(run, evaluation_id(benchmark)) else "evaluate"
             given = gpus_asked(asked, rule, own)
             if given < benchmark.tensor_parallel:
                 raise ConfigurationError(
@@ -184,11 +184,11 @@ def check_trackers(plan: WorkflowPlan) -> None:
 
     Those of OpenRLHF are made in another environment, whose file has both packages.
     """
-    from dara.training.trackers import check_installed
+    from dara.training import run_files
 
-    here = any(spec.engine == "trl" for run, spec in plan.matrix.runs.items() if run not in plan.cached)
+    here = any(not ENGINES[spec.engine].program for run, spec in plan.matrix.runs.items() if run not in plan.cached)
     try:
-        check_installed(plan.configuration.preset.trackers if here and plan.reuse != "only" else ())
+        run_files.check_trackers(plan.configuration.preset.trackers if here and plan.reuse != "only" else ())
     except ValueError as error:
         raise ConfigurationError(f"trackers of preset {plan.name}: {error}") from None
 

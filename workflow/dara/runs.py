@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dara.config import Configuration, Experiment, Matrix, ModelEntry, TaskSettings
 from dara.specs import (
+    SCORING_ONLY,
     AnyData,
     AnyModel,
     Benchmark,
@@ -45,6 +46,12 @@ def base_id(spec: AnyModel) -> str:
 def run_id(spec: RunSpec) -> str:
     """`<task>-<model>-<method>-g<G>-s<seed>-<hash8>`."""
     return f"{spec.task}-{spec.model.name}-{spec.method.name}-g{spec.group_size}-s{spec.seed}-{spec_hash(spec)}"
+
+
+def evaluation_id(settings: Benchmark) -> str:
+    """`<benchmark>-<hash8>`; the hash is of what decides the responses, not of what decides their scores alone."""
+    defaults = {name: type(settings).model_fields[name].default for name in SCORING_ONLY}
+    return f"{settings.name}-{spec_hash(settings.model_copy(update=defaults))}"
 
 
 Evaluation = dict[Benchmark, tuple[int, ...]]

@@ -9,7 +9,10 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, PlainSerializer, Tag, model_validator
+from pydantic_core import PydanticCustomError
 
+from dara.benchmarks import REGISTRY, definition
+from dara.engines import ENGINES
 from dara.places import as_written, check_name, check_output, expanded
 from dara.rewards import check_params, reward_ranges
 
@@ -24,17 +27,16 @@ Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Share = Annotated[float, Field(ge=0, le=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 
-Engine = Literal["trl", "openrlhf"]
+Engine = Literal[tuple(ENGINES)]
 Precision = Literal["float32", "bfloat16"]
 Normalization = Literal["own", "token"]
 PRECISION = "of the policy; master weights are float32 in either case"
 NORMALIZATION = "token: methods that normalise over responses normalise over tokens, as the paper's tool training does"
 SAMPLER_SEED = "seed of the rollouts' sampling; none: the run's seed"
 
+SCORING_ONLY = ("length_limit", "seconds_per_case")
+"""Settings of an evaluation that decide its scores alone: another value scores the same responses again."""
 SOURCES_OF_TASK = {"tool_calling": ("laptop_tools", "toolrl"), "math": ("laptop_math", "deepscaler")}
-BENCHMARKS_OF_TASK = {"tool_calling": ("laptop_tools", "bfcl_v4"), "math": ("laptop_math", "math_five")}
-PUBLISHED_BENCHMARKS = ("bfcl_v4", "math_five")
-VALIDATION_OF_TASK = {"tool_calling": "toolrl_validation", "math": "deepscaler_validation"}
 
 
 class Model(BaseModel):
@@ -247,18 +249,8 @@ class RunSpec(TrainingSettings):
                 f"filter.candidate_prompts {self.filter.candidate_prompts} is less than the {self.prompts_per_step} "
                 "groups of a step"
             )
-        self._check_engine()
+        ENGINES[self.engine].check(self)
         return self
-
-    def _check_engine(self) -> None:
-        """What only OpenRLHF does must not be dropped in silence by the small engine."""
-        only = ("kl", "entropy_coefficient", "filter", "precision", "sampler_seed")
-        used = [name for name in only if getattr(self, name) != type(self).model_fields[name].default]
-        used += ["optimizer.dual_clip"] if self.optimizer.dual_clip is not None else []
-        if self.engine == "trl" and used:
-            raise ValueError(f"engine trl has no {', '.join(used)}; set engine: openrlhf")
-        if self.engine == "trl" and isinstance(self.model, HubModel):
-            raise ValueError(f"engine trl trains the laptop's models, not {self.model.hub}; set engine: openrlhf")
 
     @property
     def reward_weights(self) -> tuple[float, ...]:
@@ -276,12 +268,19 @@ class RunSpec(TrainingSettings):
         return checkpoint_steps(self.steps, self.checkpoint_every)
 
 
+def _check_benchmark(name: str) -> str:
+    if name not in REGISTRY:
+        *others, last = (f"'{known}'" for known in REGISTRY)
+        raise PydanticCustomError("literal_error", f"Input should be {', '.join(others)} or {last}")
+    return name
+
+
 class Benchmark(Model):
     """How a checkpoint is evaluated."""
 
-    name: Literal[
-        "laptop_tools", "laptop_math", "bfcl_v4", "math_five", "toolrl_validation", "deepscaler_validation"
-    ] = Field(description="the benchmark in dara/evaluation/")
+    name: Annotated[str, AfterValidator(_check_benchmark)] = Field(
+        description="the benchmark in dara/benchmarks.py", examples=[*REGISTRY]
+    )
     samples: Positive = Field(description="responses a case")
     sampling: Sampling = Field(description="decoding at evaluation")
     seed: Seed = Field(description="seed of the sampler, the same for every checkpoint")
@@ -302,9 +301,15 @@ class Benchmark(Model):
             raise ValueError(
                 f"samples is {self.samples}, but at temperature 0 all responses to a case are the same; set samples: 1"
             )
-        if self.name in ("laptop_math", "math_five") and self.length_limit is None:
-            raise ValueError("length_limit is missing; the math benchmark needs it, in tokens with the end token")
+        needed = definition(self.name).length_limit_needed
+        if needed and self.length_limit is None:
+            raise ValueError(needed)
         return self
+
+    @property
+    def of_responses(self) -> dict[str, Any]:
+        """The settings, in values of JSON, that decide the responses; those that equal their default are left out."""
+        return self.model_dump(mode="json", exclude={"name", *SCORING_ONLY}, exclude_defaults=True)
 
 
 def checkpoint_steps(steps: int, every: int) -> list[int]:

@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dara.benchmarks import names_of
 from dara.files import read_json
 from dara.plan import WorkflowPlan
 from dara.preflight import WORKFLOW_LOCK
 from dara.runs import data_id, model_id
-from dara.specs import PUBLISHED_BENCHMARKS, ModelSpec
+from dara.specs import ModelSpec
 
 STATES = ("running", "failed", "blocked", "stopped", "waiting", "diverged", "done")
 """In the order of the table. failed: it ended with an error. blocked: a job did not finish that makes its data or its
@@ -103,7 +104,7 @@ def preparations(plan: WorkflowPlan, run: str) -> list[Preparation]:
 def failed_preparations(plan: WorkflowPlan) -> list[Preparation]:
     """Return every job that failed which a training or an evaluation waits for, once."""
     left = [run for run in plan.matrix.runs if run not in plan.cached]
-    names = {benchmark.name for run in left for benchmark in plan.benchmarks_of(run)} & {*PUBLISHED_BENCHMARKS}
+    names = {benchmark.name for run in left for benchmark in plan.benchmarks_of(run)} & {*names_of("published")}
     jobs = [job for run in left for job in preparations(plan, run)]
     jobs += _preparations(plan, [("benchmark_data", plan.paths.inputs(name)) for name in sorted(names)])
     return [job for job in dict.fromkeys(jobs) if job.failed]
@@ -157,7 +158,7 @@ def evaluation_note(plan: WorkflowPlan, run: str) -> str:
         return ""
     logs = [path for rule in ("evaluate", "score") for path in (plan.paths.root / "logs" / rule).glob(f"{run}.*.log")]
     log = max(logs, key=lambda path: path.stat().st_mtime, default=None)
-    if log and any(is_held(lock) for lock in plan.paths.scores(run).glob(".*/lock")):
+    if log and any(is_held(lock) for lock in plan.paths.scores(run).glob("*/.*/lock")):
         return f"is being evaluated (log: {log})"
     said = last_lines(log)
     return f"not evaluated yet: {said[-1]} (log: {log})" if said else "not evaluated yet"

@@ -7,11 +7,11 @@ ROOT = Path(workflow.snakefile).parents[
 ]  # workflow.basedir is that of the workflow of which this is a module
 sys.path.insert(0, str(ROOT / "workflow"))
 
+from dara.benchmarks import names_of
 from dara.dependencies import code_digest
 from dara.orphan_guard import job_environment
 from dara.plan import FRAMES, RUN_FILES, WorkflowPlan
 from dara.preflight import check_settings, refuse_other_preset, start_jobs, user_errors
-from dara.specs import PUBLISHED_BENCHMARKS
 
 job_environment(ROOT, main=workflow.is_main_process, remote=workflow.remote_exec)
 with user_errors():
@@ -48,6 +48,7 @@ wildcard_constraints:
     model="[^/]+",
     data="[a-z_]+-[0-9a-f]{8}",
     benchmark="[a-z0-9_]+",
+    evaluation="[a-z0-9_]+-[0-9a-f]{8}",
 
 
 def code_of(*targets):

@@ -40,7 +40,7 @@ rule benchmark_data:
     log:
         f"{OUT}/logs/benchmark_data/{{benchmark}}.log",
     wildcard_constraints:
-        benchmark="|".join(PUBLISHED_BENCHMARKS),
+        benchmark="|".join(names_of("published")),
     localrule: True
     params:
         out=subpath(output[0], parent=True),

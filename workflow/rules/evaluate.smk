@@ -5,9 +5,9 @@ rule evaluate_part:
     input:
         unpack(PLAN.evaluation_inputs),
     output:
-        touch(f"{OUT}/scores/{{run}}/{{benchmark}}.part{{part}}of{{parts}}.done"),
+        touch(f"{OUT}/scores/{{run}}/{{evaluation}}/part{{part}}of{{parts}}.done"),
     log:
-        f"{OUT}/logs/evaluate/{{run}}.{{benchmark}}.part{{part}}of{{parts}}.log",
+        f"{OUT}/logs/evaluate/{{run}}.{{evaluation}}.part{{part}}of{{parts}}.log",
     threads: PLAN.asks("evaluate_part", "cpus")
     resources:
         gpu=PLAN.asks("evaluate_part", "gpus"),
@@ -28,11 +28,11 @@ rule evaluate:
         unpack(PLAN.evaluation_inputs),
         parts=PLAN.evaluation_parts,
     output:
-        f"{OUT}/scores/{{run}}/{{benchmark}}.identity.json",
+        f"{OUT}/scores/{{run}}/{{evaluation}}/responses.json",
     log:
-        f"{OUT}/logs/evaluate/{{run}}.{{benchmark}}.log",
+        f"{OUT}/logs/evaluate/{{run}}.{{evaluation}}.log",
     benchmark:
-        f"{OUT}/benchmarks/evaluate/{{run}}.{{benchmark}}.tsv"
+        f"{OUT}/benchmarks/evaluate/{{run}}.{{evaluation}}.tsv"
     threads: PLAN.asks("evaluate", "cpus")
     resources:
         gpu=PLAN.asks("evaluate", "gpus"),
@@ -52,18 +52,18 @@ rule score:
     input:
         unpack(PLAN.scoring_inputs),
     output:
-        f"{OUT}/scores/{{run}}/{{benchmark}}.scored.json",
+        f"{OUT}/scores/{{run}}/{{evaluation}}/scores.json",
     log:
-        f"{OUT}/logs/score/{{run}}.{{benchmark}}.log",
+        f"{OUT}/logs/score/{{run}}.{{evaluation}}.log",
     benchmark:
-        f"{OUT}/benchmarks/score/{{run}}.{{benchmark}}.tsv"
+        f"{OUT}/benchmarks/score/{{run}}.{{evaluation}}.tsv"
     threads: PLAN.scoring_cores
     resources:
         mem_mb=lambda wildcards, threads: 3000 * threads,
     params:
         benchmark=PLAN.benchmark_json,
         scorer=PLAN.scorer_version,  # another version scores again
-        responses=subpath(input.identity, parent=True),
+        responses=subpath(input.responses, parent=True),
         out=subpath(output[0], parent=True),
     shell:
         "python -m dara score --data {input.data:q} --benchmark {params.benchmark:q} --responses {params.responses:q} "

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from dara.analysis.crossing import first_crossing, stable_crossing
 from dara.analysis.energy import EPS, TAU, active_density, energies, energy_share, group_z_scores
-from dara.analysis.frames import MISSING, rows_to_frame, write_frame
+from dara.analysis.frames import MISSING, joined_frame, rows_to_frame, write_frame
 from dara.analysis.records import RecordError, Run, read_metrics, read_rewards, read_run
-from dara.analysis.score_files import Evaluations
+from dara.analysis.score_files import Evaluations, ScoreDirectories
 from dara.analysis.score_intervals import score_intervals_frame
 from dara.analysis.scores import checkpoint_scores_frame
 
@@ -27,7 +28,7 @@ def collect(
 
     Args:
         run_dirs: for each run id, the directory with its spec.json; without a manifest.json the run counts as missing.
-        experiments: for each experiment, the run ids of its matrix. A run may stand in several.
+        experiments: for each experiment, the run ids of its matrix. A run may be in several.
         out: directory of the frames.
         cached: ids of runs whose results were not trained here now.
 
@@ -41,7 +42,7 @@ def collect(
 
 def analyse(
     run_dirs: Mapping[str, Path],
-    score_dirs: Mapping[str, Path],
+    score_dirs: ScoreDirectories,
     experiments: Mapping[str, Sequence[str]],
     thresholds: Mapping[str, Mapping[str, Sequence[float]]],
     evaluations: Evaluations,
@@ -52,7 +53,7 @@ def analyse(
 
     Args:
         run_dirs: as in `collect`.
-        score_dirs: for each run id and each base id, the directory with step_<N>/<benchmark>.csv.
+        score_dirs: for each run id and each base id, the directories of its evaluations, by benchmark.
         experiments: as in `collect`.
         thresholds: for each experiment, the levels whose crossing is reported, by reward.
         evaluations: for each run id and each base id, the steps at which it was evaluated, by benchmark.
@@ -87,7 +88,7 @@ def _read_runs(run_dirs: Mapping[str, Path], experiments: Mapping[str, Sequence[
 def runs_frame(
     runs: Mapping[str, Run], experiments: Mapping[str, Sequence[str]], cached: Collection[str] = ()
 ) -> pd.DataFrame:
-    """The frame runs: one row an experiment and run, missing and diverged runs included."""
+    """Return the frame runs: one row an experiment and run, missing and diverged runs included."""
     rows = [
         {"experiment": experiment}
         | runs[name].identity
@@ -105,22 +106,21 @@ def runs_frame(
 
 
 def training_curves_frame(runs: Collection[Run]) -> pd.DataFrame:
-    """The frame training_curves: one row a run, step and metric. A value that is not finite becomes an empty cell."""
-    rows = [
-        run.identity | {"step": step["step"], "metric": metric, "value": float(value) if np.isfinite(value) else None}
-        for run in runs
-        if run.outcome
-        for step in read_metrics(run)
-        for metric, value in step.items()
-        if metric not in ("schema", "step")
-    ]
-    return rows_to_frame(rows, "training_curves")
+    """Return the frame training_curves: one row a run, step and metric; a value that is not finite is an empty cell."""
+    parts = []
+    for run in (run for run in runs if run.outcome):
+        metrics = read_metrics(run)
+        steps, names = np.array(metrics.index), np.array(metrics.columns, dtype=object)
+        values = metrics.to_numpy().ravel(order="F")  # metric by metric
+        rows = {"step": np.tile(steps, len(names)), "metric": np.repeat(names, len(steps))}
+        parts.append(run.identity | rows | {"value": np.where(np.isfinite(values), values, np.nan)})
+    return joined_frame(parts, "training_curves")
 
 
 def thresholds_of_runs(
     experiments: Mapping[str, Sequence[str]], thresholds: Mapping[str, Mapping[str, Sequence[float]]]
 ) -> dict[str, dict[str, list[float]]]:
-    """For each run and reward, the sorted thresholds of all experiments that the run belongs to."""
+    """Return for each run and reward the sorted thresholds of all experiments that the run belongs to."""
     levels: dict[str, dict[str, set[float]]] = {}
     for experiment, names in experiments.items():
         if experiment not in thresholds:
@@ -132,7 +132,7 @@ def thresholds_of_runs(
 
 
 def crossings_frame(runs: Collection[Run], levels: Mapping[str, Mapping[str, Sequence[float]]]) -> pd.DataFrame:
-    """The frame crossings: one row a run, reward and threshold.
+    """Return the frame crossings: one row a run, reward and threshold.
 
     A diverged run is judged by the steps before its first value that is not finite. A missing run has no row here; the
     frame runs has it.
@@ -142,14 +142,14 @@ def crossings_frame(runs: Collection[Run], levels: Mapping[str, Mapping[str, Seq
 
 
 def _crossing_rows(run: Run, levels: Mapping[str, Sequence[float]]) -> list[dict]:
-    steps = read_metrics(run)
+    metrics = read_metrics(run)
     rows = []
     for reward, thresholds in levels.items():
         if reward not in run.spec.rewards:
             raise RecordError(
                 f"run {run.run_id}: a threshold of {reward!r}, which is not one of its rewards {list(run.spec.rewards)}"
             )
-        series = _until_not_finite(np.array([step[f"reward/{reward}/mean"] for step in steps], dtype=np.float64))
+        series = _until_not_finite(_logged(metrics, "reward/{}/mean", [reward], run)[:, 0])
         for threshold in thresholds:
             stable = stable_crossing(series, threshold)
             rows.append(
@@ -167,53 +167,44 @@ def _until_not_finite(series: np.ndarray) -> np.ndarray:
 
 
 def energies_frame(runs: Collection[Run]) -> pd.DataFrame:
-    """The frame energies: one row a finished run, step and reward."""
-    return rows_to_frame([row for run in runs if run.outcome for row in _energy_rows(run)], "energies")
+    """Return the frame energies: one row a finished run, step and reward."""
+    return joined_frame([_energy_columns(run) for run in runs if run.outcome and run.steps], "energies")
 
 
-def _energy_rows(run: Run) -> list[dict]:
-    """The rows of one run.
+def _energy_columns(run: Run) -> dict[str, Any]:
+    """The columns of one run, step by step.
 
     Densities and energies of the z-scores come from the raw rewards and are checked against the log. What the method
     made of them comes from the log: that is what the run used (a method may have a state, or its file have changed).
     """
-    if run.steps == 0:
-        return []
-    rewards, steps = read_rewards(run), read_metrics(run)
-    params = run.spec.method.params
-    z = group_z_scores(rewards, params.get("eps", EPS))
+    params, names = run.spec.method.params, run.spec.rewards
+    z, metrics = group_z_scores(read_rewards(run), params.get("eps", EPS)), read_metrics(run)
     density, before = active_density(z, params.get("tau", TAU)), energies(z)
-    logged = {part: _logged(steps, part, run) for part in ("density/{}", "energy/{}/pos", "energy/{}/neg", "weight/{}")}
-    after = [_logged(steps, f"energy_contributed/{{}}/{sign}", run) for sign in ("pos", "neg")]
     recomputed = {"density/{}": density, "energy/{}/pos": before.positive, "energy/{}/neg": before.negative}
     for part, values in recomputed.items():
-        _check_log(run, part, values, logged[part])
+        _check_log(run, part, values, _logged(metrics, part, names, run))
+    positive, negative = (_logged(metrics, f"energy_contributed/{{}}/{sign}", names, run) for sign in ("pos", "neg"))
     columns = {
         "density": density,
-        "weight": logged["weight/{}"],
+        "weight": _logged(metrics, "weight/{}", names, run),
         "energy_pos": before.positive,
         "energy_neg": before.negative,
-        "contributed_pos": after[0],
-        "contributed_neg": after[1],
+        "contributed_pos": positive,
+        "contributed_neg": negative,
         "share_before": before.share,
-        "share_after": energy_share(after[0] + after[1]),
+        "share_after": energy_share(positive + negative),
     }
-    return [
-        run.identity
-        | {"step": step + 1, "reward": reward}
-        | {name: _cell(values[step, k]) for name, values in columns.items()}
-        for step in range(run.steps)
-        for k, reward in enumerate(run.spec.rewards)
-    ]
+    places = {"step": np.repeat(np.array(metrics.index), len(names)), "reward": np.tile(names, run.steps)}
+    finite = {name: np.where(np.isfinite(values), values, np.nan).ravel() for name, values in columns.items()}
+    return run.identity | places | finite
 
 
-def _logged(steps: list[dict[str, float]], part: str, run: Run) -> np.ndarray:
+def _logged(metrics: pd.DataFrame, part: str, rewards: Sequence[str], run: Run) -> np.ndarray:
     """(steps, K) of a metric of each reward, as the trainer logged it."""
-    names = [part.format(reward) for reward in run.spec.rewards]
-    for name in names:
-        if steps and name not in steps[0]:
-            raise RecordError(f"{run.directory / 'metrics.jsonl'}: the metric {name} is missing")
-    return np.array([[step[name] for name in names] for step in steps], dtype=np.float64).reshape(-1, len(names))
+    names = [part.format(reward) for reward in rewards]
+    if missing := [name for name in names if len(metrics) and name not in metrics]:
+        raise RecordError(f"{run.directory / 'metrics.jsonl'}: the metric {missing[0]} is missing")
+    return metrics.reindex(columns=names).to_numpy(dtype=np.float64)
 
 
 def _check_log(run: Run, part: str, values: np.ndarray, logged: np.ndarray) -> None:
@@ -224,7 +215,3 @@ def _check_log(run: Run, part: str, values: np.ndarray, logged: np.ndarray) -> N
             f"{run.directory}: step {step + 1}: {part.format(run.spec.rewards[k])} is {logged[step, k]} in "
             f"metrics.jsonl, but {values[step, k]} from rewards.npz; the two files are not of one run"
         )
-
-
-def _cell(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

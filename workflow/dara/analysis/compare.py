@@ -1,6 +1,6 @@
 """Differences between two methods at one setting: the numbers behind tables of comparisons and the paper's claims.
 
-A pair is two runs of one setting with the same seed and repeat (`selection.RUN`). Everything here takes a view, so that
+A pair is two runs of one setting with the same seed and repeat (`view_runs.RUN`). Everything here takes a view, so that
 a table, a figure and a verdict speak of the same runs.
 """
 
@@ -15,11 +15,10 @@ import pandas as pd
 
 from dara.analysis.names import BASELINE, DARA, FIXED, PAPER_METHODS
 from dara.analysis.paired import PairedDifference, paired_scores, paired_steps
-from dara.analysis.selection import RUN
 from dara.analysis.speed_up import SpeedUp, speed_up
 from dara.analysis.survival import CrossingTimes, Kind, times_of
 from dara.analysis.view import Setting, View
-from dara.analysis.view_runs import RunsView
+from dara.analysis.view_runs import RUN, RunsView
 
 PUBLISHED_STEPS = 100
 """Steps of the authors' trainings for which they print scores."""

@@ -1,129 +1,106 @@
-"""The tidy frames between analysis and drawing: their columns, and reading and writing them as CSV.
+"""The tidy frames between analysis and drawing, each declared once as the pydantic model of its rows.
 
-A frame has one observation a row, is sorted by its key, and is written with numbers that read back exactly, so that
-two identical runs give identical bytes. Both directions check it.
+A frame has one observation a row, is sorted by its key, and is written as CSV with numbers that read back exactly, so
+that two identical runs give identical bytes. Types, checks and the order of columns follow from the declaration, in
+both directions. Columns are checked as a whole, since a frame can have a million rows; only where something is wrong do
+the rows go through pydantic one by one, to name the row and the column.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from dara.specs import Share
 
 MISSING = "missing"
 """Outcome and origin of a run that an experiment plans and that has no results: it is in `runs` and nowhere else."""
 
+Text = Annotated[str, Field(min_length=1)]
+
 
 class FrameError(ValueError):
-    """A frame breaks its contract; the message names the file, the row and the column."""
+    """A frame breaks its declaration; the message names the file, the row and the column."""
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column: its kind, whether a cell may be empty, the allowed strings where they are a fixed set, and whether its
-    numbers are shares in [0, 1]."""
+class Row(BaseModel):
+    """A row of a frame: its fields are the columns in order.
 
-    name: str
-    kind: Literal["str", "int", "float"]
-    empty: bool = False
-    choices: tuple[str, ...] = ()
-    share: bool = False
+    key: the columns that are unique together, and that rows are sorted by; what: the frame in messages; remedy: what
+    to do about a number that is not finite.
+    """
 
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    key: ClassVar[tuple[str, ...]]
+    what: ClassVar[str]
+    remedy: ClassVar[str] = ""
 
-@dataclass(frozen=True)
-class Frame:
-    """The contract of a frame: its columns in order, and the key that is unique and that rows are sorted by."""
-
-    columns: tuple[Column, ...]
-    key: tuple[str, ...]
+    @classmethod
+    def keys_of(cls, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the columns that must be unique together."""
+        return frame[list(cls.key)]
 
 
-def _strings(*names: str) -> tuple[Column, ...]:
-    return tuple(Column(name, "str") for name in names)
+def _frame(name: str, key: str, columns: dict[str, Any]) -> type[Row]:
+    """The rows of a frame; a column whose type includes None may be empty, and rows may leave it out."""
+    fields = {column: (kind, None if type(None) in get_args(kind) else ...) for column, kind in columns.items()}
+    model = create_model(name, __base__=Row, **fields)
+    model.key, model.what = tuple(key.split()), f"the frame {name}"
+    return model
 
 
-_RUN = (*_strings("run_id", "task", "model", "method"), Column("group_size", "int"), Column("seed", "int"))
+def _each(kind: Any, names: str) -> dict[str, Any]:
+    return dict.fromkeys(names.split(), kind)
+
+
+_RUN = _each(Text, "run_id task model method") | _each(int, "group_size seed")
 # A base model (step 0 of checkpoint_scores) belongs to no group size and no seed.
-_RUN_OR_BASE = (*_RUN[:4], Column("group_size", "int", empty=True), Column("seed", "int", empty=True))
+_RUN_OR_BASE = _RUN | _each(int | None, "group_size seed")
+_OUTCOMES = {"outcome": Literal["completed", "diverged", "missing"], "origin": Literal["trained", "cached", "missing"]}
+_STATUS = {"status": Literal["reached", "pending", "not_reached"]}
+_SCORE = {"value": float, "low": float | None, "high": float | None}
 
-FRAMES = {
-    "runs": Frame(
-        (
-            *_strings("experiment"),
-            *_RUN,
-            Column("repeat", "int"),
-            Column("steps", "int"),
-            *_strings("engine"),
-            Column("outcome", "str", choices=("completed", "diverged", MISSING)),
-            Column("origin", "str", choices=("trained", "cached", MISSING)),
-        ),
-        ("experiment", "run_id"),
+_DECLARED: dict[str, tuple[str, dict[str, Any]]] = {
+    "runs": (
+        "experiment run_id",
+        {"experiment": Text} | _RUN | {"repeat": int, "steps": int, "engine": Text} | _OUTCOMES,
     ),
-    "training_curves": Frame(
-        (*_RUN, Column("step", "int"), *_strings("metric"), Column("value", "float", empty=True)),
-        ("run_id", "metric", "step"),
+    "training_curves": (
+        "run_id metric step",
+        _RUN | {"step": int, "metric": Text, "value": float | None},
     ),
-    "checkpoint_scores": Frame(
-        (
-            *_RUN_OR_BASE,
-            Column("step", "int"),
-            *_strings("benchmark", "metric"),
-            Column("value", "float"),
-            Column("low", "float", empty=True),
-            Column("high", "float", empty=True),
-            Column("n_questions", "int"),
-        ),
-        ("run_id", "benchmark", "metric", "step"),
+    "checkpoint_scores": (
+        "run_id benchmark metric step",
+        _RUN_OR_BASE | {"step": int, "benchmark": Text, "metric": Text} | _SCORE | {"n_questions": int},
     ),
-    "score_intervals": Frame(
-        (
-            *_strings("experiment", "model"),
-            Column("group_size", "int"),
-            *_strings("engine"),
-            Column("step", "int"),
-            *_strings("benchmark", "metric", "method"),
-            Column("baseline", "str", empty=True),
-            Column("value", "float"),
-            *(Column(name, "float", empty=True) for name in ("t_low", "t_high", "low", "high")),
-            Column("n_seeds", "int"),
-            Column("n_questions", "int"),
-        ),
-        ("experiment", "model", "group_size", "engine", "step", "benchmark", "metric", "method", "baseline"),
+    "score_intervals": (
+        "experiment model group_size engine step benchmark metric method baseline",
+        _each(Text, "experiment model") | {"group_size": int, "engine": Text, "step": int}
+        | _each(Text, "benchmark metric method") | {"baseline": Text | None, "value": float}
+        | _each(float | None, "t_low t_high low high") | _each(int, "n_seeds n_questions"),
     ),
-    "crossings": Frame(
-        (
-            *_RUN,
-            *_strings("reward"),
-            Column("threshold", "float"),
-            Column("first_step", "int", empty=True),
-            Column("stable_step", "int", empty=True),
-            Column("status", "str", choices=("reached", "pending", "not_reached")),
-            Column("pending_step", "int", empty=True),
-            Column("budget", "int"),
-        ),
-        ("run_id", "reward", "threshold"),
+    "crossings": (
+        "run_id reward threshold",
+        _RUN | {"reward": Text, "threshold": float} | _each(int | None, "first_step stable_step")
+        | _STATUS | {"pending_step": int | None, "budget": int},
     ),
-    "energies": Frame(
-        (
-            *_RUN,
-            Column("step", "int"),
-            *_strings("reward"),
-            Column("density", "float", share=True),
-            Column("weight", "float", empty=True),
-            *(Column(name, "float") for name in ("energy_pos", "energy_neg")),
-            *(Column(name, "float", empty=True) for name in ("contributed_pos", "contributed_neg")),
-            *(Column(name, "float", empty=True, share=True) for name in ("share_before", "share_after")),
-        ),
-        ("run_id", "step", "reward"),
+    "energies": (
+        "run_id step reward",
+        _RUN | {"step": int, "reward": Text, "density": Share, "weight": float | None}
+        | _each(float, "energy_pos energy_neg") | _each(float | None, "contributed_pos contributed_neg")
+        | _each(Share | None, "share_before share_after"),
     ),
-}
-"""The frames by name. `runs.steps` are the steps a run has (0 where it is missing), `crossings.budget` the planned.
+}  # fmt: skip
+FRAMES = {name: _frame(name, key, columns) for name, (key, columns) in _DECLARED.items()}
+"""The rows of each frame. `runs.steps` are the steps a run has (0 where it is missing), `crossings.budget` the planned.
 An empty `training_curves.value` is a value that was not finite, in a run that diverged; an empty share is a step
 without any energy; a base model has no group size and no seed. A row of `score_intervals` with a `baseline` is the
 difference method - baseline."""
@@ -152,7 +129,7 @@ def write_frame(frame: pd.DataFrame, name: str, path: Path) -> None:
     """Check a frame, sort it by its key and write it as `path` (its folder is made where it is missing).
 
     Raises:
-        FrameError: the frame breaks the contract of `name`.
+        FrameError: the frame breaks the declaration of `name`.
     """
     checked = checked_frame(frame, name, str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -164,157 +141,224 @@ def read_frame(path: Path, name: str) -> pd.DataFrame:
     """Read and check the frame `name`: strings as str, integers as int64 or Int64 (may be empty), floats as float64.
 
     Raises:
-        FrameError: the file is not there, or breaks the contract of `name`.
+        FrameError: the file is not there, or breaks the declaration of `name`.
     """
-    contract = _contract(name)
+    row = _row_of(name)
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         raise FrameError(f"{path}: the file does not exist; it is written by `collect` or `analyse`") from None
-    frame = _read_at_once(content, contract)
-    return _read_by_cell(content, name, path) if frame is None else frame
-
-
-def _read_at_once(content: bytes, contract: Frame) -> pd.DataFrame | None:
-    """The frame, read and checked column by column (a hundred thousand rows take a second cell by cell).
-
-    None where anything is not as `write_frame` leaves it; reading by cell then says what and where.
-    """
-    names = [column.name for column in contract.columns]
-    header, _, rows = content.partition(b"\n")
-    if header != ",".join(names).encode() or not rows.endswith(b"\n") or b'"' in rows:
-        return None
-    if rows.count(b",") != rows.count(b"\n") * (len(names) - 1):
-        return None
-    kinds = {column.name: _dtype(column) for column in contract.columns}
-    empty = {column.name: [""] for column in contract.columns if column.kind != "str"}
-    try:
-        frame = pd.read_csv(io.BytesIO(content), dtype=kinds, keep_default_na=False, na_values=empty)
-    except (ValueError, TypeError):
-        return None
-    key = list(contract.key)
-    wrong = any(_any_wrong(frame[column.name], column) for column in contract.columns)
-    if wrong or len(frame) != rows.count(b"\n") or frame.duplicated(key).any():
-        return None
-    return frame.sort_values(key, kind="stable", ignore_index=True)
-
-
-def _any_wrong(cells: pd.Series, column: Column) -> bool:
-    """Whether a typed column has a value that its contract forbids."""
-    missing = cells.isna() | (cells == "" if column.kind == "str" else False)
-    if missing.any() and not column.empty:
-        return True
-    if column.choices and not cells.isin(column.choices).all():
-        return True
-    if column.share and not cells[~missing].between(0, 1).all():
-        return True
-    return column.kind == "float" and not np.isfinite(cells[~missing]).all()
-
-
-def _read_by_cell(content: bytes, name: str, path: Path) -> pd.DataFrame:
-    try:
-        header, *rows = list(csv.reader(io.StringIO(content.decode("utf-8"), newline=""))) or [[]]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise FrameError(f"{path}: not a CSV file in UTF-8 ({error})") from None
-    for line, row in enumerate(rows, start=2):
-        if len(row) != len(header):
-            raise FrameError(f"{path}: row {line} has {len(row)} cells; the header has {len(header)} columns")
-    cells = pd.DataFrame(rows, columns=header, dtype=object)
-    return checked_frame(cells, name, str(path))
+    frame = _read_at_once(content, row)
+    return sorted_frame(read_rows(content, row, path) if frame is None else frame, row, str(path))
 
 
 def checked_frame(frame: pd.DataFrame, name: str, where: str) -> pd.DataFrame:
-    """The frame with the contract's columns, types and order of rows. Rows in messages count as lines of a file do:
-    the header is row 1.
+    """Return the frame with the declared columns, types and order of rows.
+
+    Rows in messages count as lines of a file do: the header is row 1.
 
     Raises:
         FrameError: a missing, unknown or repeated column; a wrong, empty or unknown value; a repeated key.
     """
-    contract = _contract(name)
-    names = [column.name for column in contract.columns]
-    for column in names:
-        if column not in frame.columns:
-            known = ", ".join(names)
-            raise FrameError(f"{where}: column {column!r} is missing; the frame {name} has the columns {known}")
-    for column in frame.columns:
-        if column not in names or list(frame.columns).count(column) > 1:
-            problem = "stands twice in" if column in names else "is not a column of"
-            raise FrameError(f"{where}: {column!r} {problem} the frame {name}, which has {', '.join(names)}")
-    checked = pd.DataFrame({column.name: _converted(frame[column.name], column, where) for column in contract.columns})
-    repeated = np.flatnonzero(checked.duplicated(list(contract.key)))
-    if len(repeated):
-        key = ", ".join(f"{column} {checked[column].iloc[repeated[0]]}" for column in contract.key)
-        raise FrameError(f"{where}: row {repeated[0] + 2}: the key stands twice: {key}")
-    return checked.sort_values(list(contract.key), kind="stable", ignore_index=True)
-
-
-def empty_frame(name: str) -> pd.DataFrame:
-    """The frame `name` without rows."""
-    return checked_frame(pd.DataFrame(columns=[column.name for column in _contract(name).columns]), name, name)
+    row = _row_of(name)
+    _check_columns(list(frame.columns), row, where)
+    typed = _typed(frame, row)
+    if typed is None:
+        cells = frame.astype(object)
+        typed = validated(cells.where(cells.notna(), None).to_dict("records"), row, where)
+    return sorted_frame(typed, row, where)
 
 
 def rows_to_frame(rows: list[dict], name: str) -> pd.DataFrame:
-    """Rows (each a dict of column to value; an empty cell is None, or is left out) as the checked frame `name`."""
-    cells = dict.fromkeys(column.name for column in _contract(name).columns)
-    return (
-        checked_frame(pd.DataFrame([cells | row for row in rows], dtype=object), name, name)
-        if rows
-        else empty_frame(name)
+    """Return rows (each a dict of column to value; an empty cell is None, or is left out) as the checked frame."""
+    names = dict.fromkeys([*_row_of(name).model_fields, *(column for row in rows for column in row)])
+    return checked_frame(
+        pd.DataFrame({each: [row.get(each) for row in rows] for each in names}, dtype=object), name, name
     )
 
 
-def _contract(name: str) -> Frame:
+def joined_frame(parts: Sequence[Mapping[str, Any]], name: str) -> pd.DataFrame:
+    """Return parts (each a dict of column to an array, or to the value of all its rows) as the checked frame `name`."""
+    frames = [pd.DataFrame(part) for part in parts]
+    return checked_frame(pd.concat(frames, ignore_index=True), name, name) if frames else rows_to_frame([], name)
+
+
+def read_rows(content: bytes, row: type[Row], path: Path) -> pd.DataFrame:
+    """Read a CSV file row by row; an empty cell is an empty value.
+
+    Raises:
+        FrameError: not a CSV file of these columns, or a row that is not as declared.
+    """
+    try:
+        header, *lines = list(csv.reader(io.StringIO(content.decode("utf-8"), newline=""))) or [[]]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise FrameError(f"{path}: not a CSV file in UTF-8 ({error})") from None
+    _check_columns(header, row, str(path))
+    for number, line in enumerate(lines, start=2):
+        if len(line) != len(header):
+            raise FrameError(f"{path}: row {number} has {len(line)} cells; the header has {len(header)} columns")
+    return validated((dict(zip(header, line, strict=True)) for line in lines), row, str(path))
+
+
+def validated(records: Iterable[Mapping[str, Any]], row: type[Row], where: str) -> pd.DataFrame:
+    """Return records (None and "" are empty) as a frame of the declared types.
+
+    Raises:
+        FrameError: a record that is not as declared.
+    """
+    found = []
+    for number, record in enumerate(records, start=2):
+        cells = {name: None if value == "" else value for name, value in record.items()}
+        try:
+            found.append(vars(row.model_validate(cells)))
+        except ValidationError as error:
+            raise FrameError(f"{where}: row {number}, column {_problem(error, row)}") from None
+    columns = {}
+    for name, column in _columns(row).items():
+        empty = "" if column.kind == "string" else None
+        values = [empty if record[name] is None else record[name] for record in found]
+        columns[name] = pd.Series(values, dtype=column.dtype)
+    return pd.DataFrame(columns)
+
+
+def sorted_frame(frame: pd.DataFrame, row: type[Row], where: str) -> pd.DataFrame:
+    """Return the rows in the order of their key. FrameError where it is repeated."""
+    check_unique(frame, row, where)
+    return frame.sort_values(list(row.key), kind="stable", ignore_index=True)
+
+
+def check_unique(frame: pd.DataFrame, row: type[Row], where: str) -> None:
+    """Raise FrameError where the key of a row is repeated."""
+    keys = row.keys_of(frame)
+    repeated = np.flatnonzero(keys.duplicated())
+    if len(repeated):
+        this = repeated[0]
+        group = keys.groupby(list(row.key), dropna=False, sort=False).ngroup()
+        first = np.flatnonzero(group == group.iloc[this])[0]
+        known = keys.iloc[this].replace("", None).dropna()
+        described = ", ".join(f"{name} {value}" for name, value in known.items())
+        raise FrameError(f"{where}: row {this + 2} repeats the key of row {first + 2}: {described}")
+
+
+class _Column(NamedTuple):
+    """What can be checked of a column as a whole."""
+
+    kind: str  # of JSON: string, integer, number
+    nullable: bool
+    choices: tuple[str, ...]
+    low: float | None
+    high: float | None
+
+    @property
+    def dtype(self) -> str:
+        return {"string": "str", "integer": "Int64" if self.nullable else "int64", "number": "float64"}[self.kind]
+
+
+@cache
+def _columns(row: type[Row]) -> dict[str, _Column]:
+    columns = {}
+    for name, field in row.model_json_schema()["properties"].items():
+        options = field.get("anyOf", [field])
+        first = options[0]
+        bounds = first.get("minimum"), first.get("maximum")
+        columns[name] = _Column(first["type"], len(options) > 1, tuple(first.get("enum", ())), *bounds)
+    return columns
+
+
+def _typed(frame: pd.DataFrame, row: type[Row]) -> pd.DataFrame | None:
+    """The frame with the declared types; None where something is not as declared."""
+    typed = {}
+    for name, column in _columns(row).items():
+        series = _converted(frame[name], column)
+        if series is None or _any_wrong(series, column):
+            return None
+        typed[name] = series
+    return pd.DataFrame(typed).reset_index(drop=True)
+
+
+def _converted(series: pd.Series, column: _Column) -> pd.Series | None:
+    """A series as the column's type; None where that needs a closer look at its values."""
+    found = pd.api.types.infer_dtype(series, skipna=True)
+    known = {
+        "string": ("string", "empty"),
+        "integer": ("integer", "empty"),
+        "number": ("floating", "integer", "mixed-integer-float", "empty"),
+    }
+    if found not in known[column.kind]:
+        return None
+    if column.kind == "string":
+        return series.astype("str").where(series.notna(), "")
+    if series.isna().any() and not column.nullable:
+        return None
+    return pd.to_numeric(series).astype(column.dtype)
+
+
+def _any_wrong(series: pd.Series, column: _Column) -> bool:
+    missing = (series == "") if column.kind == "string" else series.isna()
+    if missing.any() and not column.nullable:
+        return True
+    if column.choices and not series.isin(column.choices).all():
+        return True
+    given = series[~missing]
+    if column.kind == "number" and not np.isfinite(given).all():
+        return True
+    below = column.low is not None and (given < column.low).any()
+    return bool(below or (column.high is not None and (given > column.high).any()))
+
+
+def _read_at_once(content: bytes, row: type[Row]) -> pd.DataFrame | None:
+    """The frame, read column by column (a hundred thousand rows take a second one by one).
+
+    None where anything is not as `write_frame` leaves it; reading by row then says what and where.
+    """
+    columns = _columns(row)
+    header, _, rows = content.partition(b"\n")
+    if header != ",".join(columns).encode() or not rows.endswith(b"\n") or b'"' in rows:
+        return None
+    if rows.count(b",") != rows.count(b"\n") * (len(columns) - 1):
+        return None
+    kinds = {name: column.dtype for name, column in columns.items()}
+    empty = {name: [""] for name, column in columns.items() if column.kind != "string"}
+    try:
+        frame = pd.read_csv(io.BytesIO(content), dtype=kinds, keep_default_na=False, na_values=empty)
+    except (ValueError, TypeError):
+        return None
+    wrong = any(_any_wrong(frame[name], column) for name, column in columns.items())
+    return None if wrong or len(frame) != rows.count(b"\n") else frame
+
+
+def _check_columns(given: list[str], row: type[Row], where: str) -> None:
+    names = list(row.model_fields)
+    for name in names:
+        if name not in given:
+            raise FrameError(f"{where}: column {name!r} is missing; {row.what} has the columns {', '.join(names)}")
+    for name in given:
+        if name not in names or given.count(name) > 1:
+            problem = "stands twice in" if name in names else "is not a column of"
+            raise FrameError(f"{where}: {name!r} {problem} {row.what}, which has {', '.join(names)}")
+
+
+def _problem(error: ValidationError, row: type[Row]) -> str:
+    """The first thing that is wrong with a row: its column, and what is the matter."""
+    found = error.errors()[0]
+    if found["type"] == "value_error":  # of a validator: that of a whole row names the column itself
+        return ": ".join(map(str, (*found["loc"], found["ctx"]["error"])))
+    name, value = str(found["loc"][0]), found["input"]
+    column = _columns(row)[name]
+    if value is None or found["type"] == "missing":
+        return f"{name}: empty or NaN; it needs a value"
+    if column.choices:
+        return f"{name}: {value!r} is not one of {', '.join(column.choices)}"
+    if found["type"] == "finite_number":
+        return f"{name}: {value} is not a finite number{row.remedy}"
+    if column.high is not None and "equal" in found["type"]:
+        return f"{name}: {value} is not a share in [0, 1]"
+    if found["type"] == "greater_than_equal":
+        return f"{name}: {value} is less than {column.low:g}"
+    return f"{name}: {value!r} is not {({'string': 'text', 'integer': 'an integer'}).get(column.kind, 'a number')}"
+
+
+def _row_of(name: str) -> type[Row]:
     if name not in FRAMES:
         raise FrameError(f"{name!r} is not a frame; the frames are {', '.join(FRAMES)}")
     return FRAMES[name]
-
-
-def _converted(cells: pd.Series, column: Column, where: str) -> pd.Series:
-    """A column as its type. An empty string, None and NaN are an empty cell, which text keeps as an empty string."""
-    values = cells.to_numpy(dtype=object)
-    missing = pd.isna(values)
-    missing |= np.fromiter((isinstance(value, str) and not value for value in values), bool, len(values))
-    if missing.any() and not column.empty:
-        raise FrameError(f"{where}: row {_row(missing)}, column {column.name}: empty or NaN; it needs a value")
-    convert = {"str": _text, "int": _integer, "float": float}[column.kind]
-    empty = "" if column.kind == "str" else None
-    converted = []
-    for index, value in enumerate(values):
-        try:
-            converted.append(empty if missing[index] else convert(value))
-        except (TypeError, ValueError):
-            form = {"str": "text", "int": "an integer", "float": "a number"}[column.kind]
-            raise FrameError(f"{where}: row {index + 2}, column {column.name}: {value!r} is not {form}") from None
-    _check_values(converted, column, where)
-    return pd.Series(converted, dtype=_dtype(column))
-
-
-def _dtype(column: Column) -> str:
-    return {"str": "str", "int": "Int64" if column.empty else "int64", "float": "float64"}[column.kind]
-
-
-def _check_values(values: list, column: Column, where: str) -> None:
-    for index, value in enumerate(values):
-        place = f"{where}: row {index + 2}, column {column.name}"
-        if column.choices and value not in column.choices:
-            raise FrameError(f"{place}: {value!r} is not one of {', '.join(column.choices)}")
-        if column.kind == "float" and value is not None and not np.isfinite(value):
-            raise FrameError(f"{place}: {value} is not a finite number")
-        if column.share and value is not None and not 0 <= value <= 1:
-            raise FrameError(f"{place}: {value} is not a share in [0, 1]")
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
-def _integer(value: object) -> int:
-    if isinstance(value, float) and not value.is_integer():
-        raise ValueError
-    return int(value)
-
-
-def _row(mask: np.ndarray) -> int:
-    return int(np.flatnonzero(mask)[0]) + 2

@@ -1,4 +1,7 @@
-"""Intervals: percentile bootstrap, Student's t, Wilson. docs/statistics.md says which one is used where, and why."""
+"""Intervals (percentile bootstrap, Student's t, Wilson), and medians, quartiles and means over runs.
+
+docs/statistics.md says which one is used where, and why.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
+import pandas as pd
 
 RESAMPLES = 2000
 """Bootstrap resamples, as in the paper."""
@@ -45,7 +49,6 @@ def bootstrap_interval(
     values: Sequence[float] | np.ndarray,
     *,
     key: str | tuple[str, ...],
-    strata: Sequence[str] | None = None,
     resamples: int = RESAMPLES,
     level: float = LEVEL,
 ) -> Interval | None:
@@ -56,23 +59,18 @@ def bootstrap_interval(
     Args:
         values: (n,) one value a question or a seed.
         key: what the resamples are keyed by, such as ("scores", "accuracy", "gdpo").
-        strata: (n,) group of each value; each group is resampled on its own and keeps its size.
         resamples: number of resamples.
         level: confidence level.
 
     Returns:
-        None for a single value; [x, x] marked degenerate where the values of each stratum are equal.
+        None for a single value; [x, x] marked degenerate where the values are equal.
     """
-    sample = _checked(values)
-    groups = np.zeros(len(sample), dtype=int) if strata is None else _strata(strata, len(sample))
-    order = np.lexsort((sample, groups))
-    sample, groups = sample[order], groups[order]
-    totals = bootstrap_intervals(
-        sample[:, None], np.ones((len(sample), 1)), groups, key=key, resamples=resamples, level=level
-    )[0]
+    sample = np.sort(_checked(values))
+    one, groups = np.ones((len(sample), 1)), np.zeros(len(sample), dtype=int)
+    totals = bootstrap_intervals(sample[:, None], one, groups, key=key, resamples=resamples, level=level)[0]
     if totals is None:
         return None
-    if sample.min() == sample.max():  # then the mean is that value, which dividing a sum may miss by a digit
+    if totals.degenerate:  # then the mean is that value, which dividing a sum may miss by a digit
         return replace(totals, low=float(sample[0]), high=float(sample[0]))
     return replace(totals, low=totals.low / len(sample), high=totals.high / len(sample))
 
@@ -180,6 +178,80 @@ def wilson_interval(k: int, n: int, level: float = LEVEL) -> Interval:
     return Interval(low, high, n, "wilson")
 
 
+def median(values: Sequence[float] | np.ndarray) -> float:
+    """Median of runs, where infinity stands for a run that did not get there: it is later than every crossing.
+
+    Infinite where the middle of the runs did not get there (also where one of the two middle ones did not).
+
+    Raises:
+        ValueError: no values, or NaN among them.
+    """
+    ordered = np.sort(_not_nan(values))
+    return float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
+def quartiles(values: Sequence[float] | np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """25 %, 50 % and 75 % quantiles over runs, linear between order statistics (of five runs: the 2nd, 3rd and 4th).
+
+    Args:
+        values: (runs, ...) finite; runs are the first axis.
+
+    Returns:
+        q25, median, q75, each of the shape (...).
+
+    Raises:
+        ValueError: no run, or a value that is not finite.
+    """
+    array = _not_nan(values)
+    if not np.isfinite(array).all():
+        raise ValueError("quartiles need finite values; take `median` where some runs did not get there")
+    low, middle, high = np.quantile(array, [0.25, 0.5, 0.75], axis=0)
+    return low, middle, high
+
+
+def summarise_seeds(frame: pd.DataFrame, name: str, by: Sequence[str]) -> pd.DataFrame:
+    """Mean, spread and both intervals over seeds of the column `value`, for each cell.
+
+    Args:
+        frame: one row a seed and cell, for example checkpoint_scores.
+        name: name of the table or figure; with the cell it keys the bootstrap.
+        by: columns that make a cell, for example ("method", "step", "metric").
+
+    Returns:
+        Columns *by, n, mean, sd (n - 1), median, t_low, t_high, bootstrap_low, bootstrap_high, degenerate; NaN where
+        one value has no spread.
+    """
+    groups = frame.groupby(list(by), sort=True, dropna=False)
+    rows = [
+        dict(zip(by, cell, strict=True)) | _seed_row(rows["value"].to_numpy(), (name, *map(str, cell)))
+        for cell, rows in groups
+    ]
+    return pd.DataFrame(rows)
+
+
+def _seed_row(values: np.ndarray, key: tuple[str, ...]) -> dict[str, float]:
+    values = np.sort(values)  # so that sums, too, do not depend on the order of rows
+    student, resampled = t_interval(values), bootstrap_interval(values, key=key)
+    return {
+        "n": len(values),
+        "mean": math.fsum(values) / len(values),
+        "sd": float(values.std(ddof=1)) if len(values) > 1 else math.nan,
+        "median": float(np.median(values)),
+        "t_low": student.low if student else math.nan,
+        "t_high": student.high if student else math.nan,
+        "bootstrap_low": resampled.low if resampled else math.nan,
+        "bootstrap_high": resampled.high if resampled else math.nan,
+        "degenerate": bool(student and student.degenerate),
+    }
+
+
+def _not_nan(values: Sequence[float] | np.ndarray) -> np.ndarray:
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim == 0 or not len(array) or np.isnan(array).any():
+        raise ValueError(f"need at least one run and no NaN (given: shape {array.shape})")
+    return array
+
+
 def _checked(values: Sequence[float] | np.ndarray) -> np.ndarray:
     sample = np.asarray(values, dtype=np.float64)
     if sample.ndim != 1 or not len(sample):
@@ -189,10 +261,3 @@ def _checked(values: Sequence[float] | np.ndarray) -> np.ndarray:
         place = f"value {wrong[0] + 1} of {len(sample)}"
         raise ValueError(f"an interval needs finite values; {place} is {sample[wrong[0]]}")
     return sample
-
-
-def _strata(strata: Sequence[str], n: int) -> np.ndarray:
-    names = np.asarray(strata)
-    if names.shape != (n,):
-        raise ValueError(f"strata must name one group for each of the {n} values (given: shape {names.shape})")
-    return np.unique(names, return_inverse=True)[1]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal
 
+from dara import engines
+
 BASE = "base"
 """The method of a base model, which is scored once, at step 0."""
 
@@ -20,7 +22,7 @@ PAPER_METHODS = ("grpo", "gdpo", "dvao", "gd2po_hard", *DARA, "static_asym", "st
 FIXED = {"dara_asym": "static_asym", "dara_sym": "static_sym"}
 """A method whose weights follow the densities, and the same form with fixed weights."""
 
-ENGINES = {"trl": "TRL", "openrlhf": "OpenRLHF"}
+ENGINES = {name: engine.title for name, engine in engines.ENGINES.items()}
 """The engines with their names, in the order in which they are shown."""
 
 HEADLINE: dict[str, tuple[Literal["first", "stable"], float]] = {"format": ("first", 0.8), "length": ("stable", 0.99)}

@@ -6,10 +6,11 @@ import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import ValidationError
+import pandas as pd
+from pydantic import BaseModel, StrictFloat, TypeAdapter, ValidationError
 
 from dara.config import RunSpec
 from dara.files import read_text
@@ -19,9 +20,28 @@ from dara.store import spec_sha256
 SCHEMA = 1
 """Version of the metrics that this analysis reads."""
 
+_Step = TypeAdapter(dict[str, StrictFloat])
+"""A line of metrics.jsonl; every value is a number."""
+
 
 class RecordError(ValueError):
     """A file of a run is missing, damaged or belongs to something else; the message names file and place."""
+
+
+class Checkpoint(BaseModel):
+    """What a manifest says of a checkpoint: the checksum of each of its files."""
+
+    sha256: dict[str, str]
+
+
+class Manifest(BaseModel):
+    """The manifest of a finished run, as far as the analysis needs it."""
+
+    run_id: str
+    spec_sha256: str
+    outcome: Literal["completed", "diverged"]
+    steps: int
+    checkpoints: dict[int, Checkpoint]
 
 
 @dataclass(frozen=True)
@@ -54,7 +74,7 @@ class Run:
 
 
 def read_run(name: str, directory: Path) -> Run:
-    """The run in a directory. Without a manifest.json, which is written last, it is a missing run.
+    """Read the run in a directory. Without a manifest.json, which is written last, it is a missing run.
 
     Raises:
         RecordError: no specification, or one that has another id; a manifest that belongs to another specification.
@@ -68,32 +88,35 @@ def read_run(name: str, directory: Path) -> Run:
         raise RecordError(f"{path}: not the specification of a run: {error.errors()[0]['msg']}") from None
     if run_id(spec) != name:
         raise RecordError(f"{path}: this is the specification of {run_id(spec)}, not of {name}")
-    manifest = directory / "manifest.json"
-    if not manifest.is_file():
+    path = directory / "manifest.json"
+    if not path.is_file():
         return Run(name, directory, spec, None, 0, ())
-    return _finished(name, directory, spec, read_json(manifest), manifest)
-
-
-def _finished(name: str, directory: Path, spec: RunSpec, manifest: Any, path: Path) -> Run:
-    for key in ("run_id", "spec_sha256", "outcome", "steps", "checkpoints"):
-        if not isinstance(manifest, dict) or key not in manifest:
-            raise RecordError(f"{path}: {key!r} is missing; it is not the manifest of a run")
-    if manifest["run_id"] != name or manifest["spec_sha256"] != spec_sha256(spec):
+    manifest = _read_manifest(path)
+    if manifest.run_id != name or manifest.spec_sha256 != spec_sha256(spec):
         raise RecordError(f"{path}: not of the specification in the spec.json beside it; train {name} again")
-    if manifest["outcome"] not in ("completed", "diverged"):
-        raise RecordError(f"{path}: outcome is {manifest['outcome']!r}; it must be completed or diverged")
-    steps = int(manifest["steps"])
-    if manifest["outcome"] == "completed" and steps != spec.steps:
-        raise RecordError(f"{path}: completed with {steps} steps; the specification plans {spec.steps}")
-    for step, checkpoint in manifest["checkpoints"].items():
-        if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("sha256"), dict):
-            raise RecordError(f"{path}: checkpoint {step} has no 'sha256', the checksums of its files; train it again")
-    sums = {int(step): checkpoint["sha256"] for step, checkpoint in manifest["checkpoints"].items()}
-    return Run(name, directory, spec, manifest["outcome"], steps, tuple(sorted(sums)), sums)
+    if manifest.outcome == "completed" and manifest.steps != spec.steps:
+        raise RecordError(f"{path}: completed with {manifest.steps} steps; the specification plans {spec.steps}")
+    sums = {step: checkpoint.sha256 for step, checkpoint in manifest.checkpoints.items()}
+    return Run(name, directory, spec, manifest.outcome, manifest.steps, tuple(sorted(sums)), sums)
 
 
-def read_metrics(run: Run) -> list[dict[str, float]]:
-    """The steps of a finished run in order, each a dict of metric to value, `step` and `schema` included.
+def _read_manifest(path: Path) -> Manifest:
+    try:
+        return Manifest.model_validate(read_json(path))
+    except ValidationError as error:
+        problem = error.errors()[0]
+    key, *inner = problem["loc"] or ("run_id",)
+    if inner:
+        text = f"checkpoint {inner[0]} has no 'sha256', the checksums of its files; train it again"
+    elif problem["type"] == "literal_error":
+        text = f"{key} is {problem['input']!r}; it must be {problem['ctx']['expected'].replace(chr(39), '')}"
+    else:
+        text = f"{key!r} is missing; it is not the manifest of a run"
+    raise RecordError(f"{path}: {text}")
+
+
+def read_metrics(run: Run) -> pd.DataFrame:
+    """Read the steps of a finished run: a float64 column a metric, indexed by step from 1 on.
 
     Raises:
         RecordError: not schema 1, a step with a gap or a repeat, another number of steps than the manifest says, a
@@ -101,40 +124,45 @@ def read_metrics(run: Run) -> list[dict[str, float]]:
             finite.
     """
     if run.steps == 0:  # it diverged before it finished a step
-        return []
+        return pd.DataFrame(index=pd.RangeIndex(1, 1))
     path = run.directory / "metrics.jsonl"
     lines = _text(path).splitlines()
-    steps = [_metrics_line(line, number, path, run) for number, line in enumerate(lines, start=1)]
+    steps = [_metrics_line(line, number, run, f"{path}: line {number}") for number, line in enumerate(lines, start=1)]
     if len(steps) != run.steps:
         raise RecordError(f"{path}: {len(steps)} steps; the manifest of {run.run_id} says {run.steps}")
     for number, step in enumerate(steps, start=1):
         if step.keys() != steps[0].keys():
             names = ", ".join(sorted(step.keys() ^ steps[0].keys()))
             raise RecordError(f"{path}: line {number}: other metrics than in line 1: {names}")
-    return steps
+    metrics = pd.DataFrame(steps, index=pd.RangeIndex(1, len(steps) + 1)).drop(columns=["schema", "step"])
+    wrong = np.argwhere(~np.isfinite(metrics.to_numpy())) if run.outcome != "diverged" else []
+    if len(wrong):
+        row, column = wrong[0]
+        found = f"{metrics.columns[column]} is {metrics.iat[row, column]}"
+        raise RecordError(f"{path}: line {row + 1}: {found} in run {run.run_id}, which did not diverge")
+    return metrics
 
 
-def _metrics_line(line: str, number: int, path: Path, run: Run) -> dict[str, float]:
-    where = f"{path}: line {number}"
+def _metrics_line(line: str, number: int, run: Run, where: str) -> dict[str, float]:
     try:
-        step = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise RecordError(f"{where}: not JSON ({error.msg}); every line is one object a step") from None
-    if not isinstance(step, dict) or step.get("schema") != SCHEMA:
+        step = _Step.validate_json(line)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        if problem["type"] == "json_invalid":
+            detail = problem["ctx"]["error"]
+            raise RecordError(f"{where}: not JSON ({detail}); every line is one object a step") from None
+        metric = problem["loc"][0] if problem["loc"] else "the line"
+        raise RecordError(f"{where}: {metric} is {problem['input']!r}; it must be a number") from None
+    if step.get("schema") != SCHEMA:
         raise RecordError(f"{where}: the key 'schema' must be {SCHEMA}")
     if step.get("step") != number:
-        found = f"step is {step.get('step')}, step {number} is due"
+        found = f"step is {step.get('step', math.nan):g}, step {number} is due"
         raise RecordError(f"{where}: run {run.run_id}: {found}; steps have no gap and no repeat")
-    for metric, value in step.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise RecordError(f"{where}: {metric} is {value!r}; it must be a number")
-        if run.outcome != "diverged" and not math.isfinite(value):
-            raise RecordError(f"{where}: {metric} is {value} in run {run.run_id}, which did not diverge")
     return step
 
 
 def read_rewards(run: Run) -> np.ndarray:
-    """Raw rewards (steps, B, G, K) of a finished run, K in the order of the specification.
+    """Read the raw rewards (steps, B, G, K) of a finished run, K in the order of the specification.
 
     Raises:
         RecordError: other names, another number of steps, or another shape than the specification says.
@@ -156,7 +184,7 @@ def read_rewards(run: Run) -> np.ndarray:
 
 
 def read_json(path: Path) -> Any:
-    """A JSON file. Raises RecordError where it is missing or damaged."""
+    """Read a JSON file. RecordError where it is missing or damaged."""
     try:
         return json.loads(_text(path))
     except json.JSONDecodeError as error:

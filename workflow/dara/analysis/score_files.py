@@ -1,30 +1,28 @@
-"""The files of scores, and whether they are what they seem to be: made alike, of these checkpoints, and unchanged."""
+"""The files of scores, and whether they are what they seem to be: made alike, and of these checkpoints."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from dara.analysis.records import RecordError, read_json
-from dara.evaluation.score import identity_path, read_scores, scores_path
-from dara.files import gunzip
+from dara.evaluation.records import SCORES
 
 Sums = Mapping[int, Mapping[str, str]]
 """Step -> file of its checkpoint -> sha256."""
 Evaluations = Mapping[str, Mapping[str, Sequence[int]]]
 """Run id or base id -> benchmark -> the steps at which it was evaluated (a diverged run may lack some of them)."""
+ScoreDirectories = Mapping[str, Mapping[str, Path]]
+"""Run id or base id -> benchmark -> the directory of the evaluation."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """What has scores: a run or a base model.
+    """What has scores of a benchmark: a run or a base model.
 
-    columns: what names it in a frame; directory: of its scores; steps: those whose scores are read; sums: of its
+    columns: what names it in a frame; directory: of the evaluation; steps: those whose scores are read; sums: of its
     checkpoints, as its manifest has them (None: a base model's manifest is not among the results that are kept).
     """
 
@@ -35,13 +33,16 @@ class Scored:
     sums: Sums | None
 
 
-def check_identities(scored: Collection[Scored], benchmark: str) -> None:
-    """Responses of a benchmark must come from the same cases, sampler, versions, decoding and seed, and each from the
-    checkpoints that it is said to be of."""
+def check_identities(scored: Collection[Scored]) -> None:
+    """Raise RecordError unless scores of a benchmark belong into one table.
+
+    Their responses must come from the same cases, sampler, versions, decoding and seed, and each from the checkpoints
+    that it is said to be of.
+    """
     first: tuple[str, dict[str, Any]] | None = None
     for one in sorted(scored, key=lambda one: one.name):
-        path = identity_path(one.directory, benchmark)
-        identity = read_json(path)
+        path = one.directory / SCORES
+        identity = read_json(path)["responses"]
         _check_checkpoints(identity.pop("checkpoints", {}), one, path)
         other, expected = first = first or (one.name, identity)
         unlike = sorted(key for key in {*expected, *identity} if expected.get(key) != identity.get(key))
@@ -53,8 +54,10 @@ def check_identities(scored: Collection[Scored], benchmark: str) -> None:
 
 
 def _check_checkpoints(evaluated: Mapping[str, Mapping[str, str]], one: Scored, path: Path) -> None:
-    """The responses must be of the run's checkpoints. A file that only one of the two sides lists is not compared,
-    but the weights must be among those that are."""
+    """Raise RecordError unless the responses are of the run's checkpoints.
+
+    A file that only one of the two sides lists is not compared, but the weights must be among those that are.
+    """
     there = sorted(map(int, evaluated))
     if not {*one.steps} <= {*there}:
         found, due = (", ".join(map(str, steps)) or "none" for steps in (there, one.steps))
@@ -75,26 +78,3 @@ def _check_files(evaluated: Mapping[str, str], sums: Mapping[str, str], where: s
                 f"{where}: evaluated with a {file} of sha256 {evaluated[file]}, but the run's manifest.json has "
                 f"{sums.get(file, 'no such file')}; it is another checkpoint, so evaluate it again"
             )
-
-
-def listed_scores(one: Scored, benchmark: str) -> dict[str, str]:
-    """Score file -> sha256, as scoring wrote it down when it was done."""
-    path = one.directory / f"{benchmark}.scored.json"
-    listed = read_json(path)
-    files = {scores_path(one.directory, step, benchmark).relative_to(one.directory).as_posix() for step in one.steps}
-    if absent := sorted(files - set(listed)):
-        raise RecordError(f"{path}: {one.name}: does not list the scores {', '.join(absent)}; score it again")
-    return listed
-
-
-def read_listed(one: Scored, step: int, benchmark: str, listed: Mapping[str, str]) -> pd.DataFrame:
-    """The scores of a checkpoint, from a file that is still as it was written."""
-    path = scores_path(one.directory, step, benchmark)
-    frame = read_scores(path, benchmark)
-    content = path.read_bytes() if path.is_file() else gunzip(path.with_name(f"{path.name}.gz"))
-    if hashlib.sha256(content).hexdigest() != listed[path.relative_to(one.directory).as_posix()]:
-        raise RecordError(
-            f"{path}: {one.name}: not the file whose sha256 {benchmark}.scored.json lists; it was changed, so score "
-            "it again"
-        )
-    return frame

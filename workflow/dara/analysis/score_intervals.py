@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -16,12 +15,12 @@ from dara.analysis.hierarchical import hierarchical_interval, metric_differences
 from dara.analysis.intervals import t_interval
 from dara.analysis.names import SCORES
 from dara.analysis.records import Run
-from dara.analysis.score_files import Evaluations
+from dara.analysis.score_files import Evaluations, ScoreDirectories
 from dara.analysis.scores import DECIMALS
 from dara.analysis.view import Setting
+from dara.benchmarks import definition
+from dara.evaluation.grading import read_scores, summarise
 from dara.evaluation.records import Metric
-from dara.evaluation.score import read_scores, scores_path, summarise
-from dara.specs import VALIDATION_OF_TASK
 
 Seeds = dict[tuple[int, int], dict[str, Metric]]
 """The metrics of each run of a method, by (seed, repeat)."""
@@ -41,7 +40,7 @@ class Group:
 
 def score_intervals_frame(
     runs: Mapping[str, Run],
-    score_dirs: Mapping[str, Path],
+    score_dirs: ScoreDirectories,
     experiments: Mapping[str, Sequence[str]],
     evaluations: Evaluations,
     score_steps: Mapping[str, Sequence[int]],
@@ -55,7 +54,7 @@ def score_intervals_frame(
 
     Args:
         runs: every planned run; missing and diverged ones are in no row.
-        score_dirs: for each run id, the directory of its scores.
+        score_dirs: for each run id, the directories of its evaluations, by benchmark.
         experiments: for each experiment, the run ids of its matrix.
         evaluations: for each run id, the steps at which it was evaluated, by benchmark.
         score_steps: for each experiment, the authors' steps at which its scores are compared.
@@ -78,7 +77,7 @@ def score_intervals_frame(
 def _groups(
     experiment: str,
     runs: Iterable[Run],
-    score_dirs: Mapping[str, Path],
+    score_dirs: ScoreDirectories,
     evaluations: Evaluations,
     score_steps: Sequence[int],
 ) -> Iterable[Group]:
@@ -86,7 +85,7 @@ def _groups(
     for run in runs:
         setting = Setting(run.spec.model.name, run.spec.group_size, run.spec.engine)
         for benchmark in evaluations[run.run_id] if run.outcome == "completed" else ():
-            if benchmark not in VALIDATION_OF_TASK.values():
+            if definition(benchmark).kind != "validation":
                 by_place.setdefault((run.spec.task, setting, benchmark), []).append(run)
     for (task, setting, benchmark), found in by_place.items():
         ours = _by_method(experiment, found)
@@ -103,9 +102,8 @@ def _steps(common: Collection[int], wanted: Sequence[int], budget: int) -> list[
     return sorted({max(common), *(nearest_step(common, at, budget) for at in wanted)}) if common else []
 
 
-def _metrics(run: Run, score_dirs: Mapping[str, Path], step: int, benchmark: str) -> dict[str, Metric]:
-    path = scores_path(Path(score_dirs[run.run_id]), step, benchmark)
-    return summarise(read_scores(path, benchmark), benchmark)
+def _metrics(run: Run, score_dirs: ScoreDirectories, step: int, benchmark: str) -> dict[str, Metric]:
+    return summarise(read_scores(score_dirs[run.run_id][benchmark], benchmark, step), benchmark)
 
 
 def _by_method(experiment: str, runs: Iterable[Run]) -> dict[str, dict[tuple[int, int], Run]]:

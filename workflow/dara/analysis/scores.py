@@ -13,9 +13,9 @@ from dara.analysis.frames import rows_to_frame
 from dara.analysis.intervals import Interval, bootstrap_intervals
 from dara.analysis.names import BASE
 from dara.analysis.records import RecordError, Run
-from dara.analysis.score_files import Evaluations, Scored, check_identities, listed_scores, read_listed
+from dara.analysis.score_files import Evaluations, Scored, ScoreDirectories, check_identities
+from dara.evaluation.grading import check_scorers, check_version, read_scores, summarise
 from dara.evaluation.records import Metric
-from dara.evaluation.score import check_scorers, check_version, summarise
 from dara.runs import base_id
 
 DECIMALS = 12
@@ -24,13 +24,13 @@ as much breaks an error bar."""
 
 
 def checkpoint_scores_frame(
-    runs: Collection[Run], score_dirs: Mapping[str, Path], evaluations: Evaluations
+    runs: Collection[Run], score_dirs: ScoreDirectories, evaluations: Evaluations
 ) -> pd.DataFrame:
     """The frame checkpoint_scores: one row an evaluated checkpoint, benchmark and metric, also of base models (step 0).
 
     Args:
         runs: the planned runs; a missing one has no rows.
-        score_dirs: for each run id and base id, the directory of its scores.
+        score_dirs: for each run id and base id, the directories of its evaluations, by benchmark.
         evaluations: for each run id and base id, the steps at which it was evaluated, by benchmark.
 
     Raises:
@@ -41,15 +41,18 @@ def checkpoint_scores_frame(
     """
     rows = []
     for benchmark in sorted({name for asked in evaluations.values() for name in asked}):
-        mine = _scored(runs, score_dirs, {name: asked.get(benchmark, ()) for name, asked in evaluations.items()})
-        check_identities(mine, benchmark)
-        check_scorers({one.name: one.directory for one in mine if one.steps}, benchmark)
+        mine = _scored(
+            runs,
+            {name: found[benchmark] for name, found in score_dirs.items() if benchmark in found},
+            {name: asked.get(benchmark, ()) for name, asked in evaluations.items()},
+        )
+        check_identities(mine)
+        check_scorers({one.name: one.directory for one in mine if one.steps})
         for one in mine:
             if one.steps:
                 check_version(one.directory, benchmark)
-            listed = listed_scores(one, benchmark)
             for step in one.steps:
-                frame = read_listed(one, step, benchmark, listed)
+                frame = read_scores(one.directory, benchmark, step)
                 rows += [
                     one.columns | {"step": step, "benchmark": benchmark} | row
                     for row in score_rows(summarise(frame, benchmark), (one.name, str(step), benchmark))

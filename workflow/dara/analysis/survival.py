@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from dara.analysis.crossing import HOLD
-from dara.analysis.summary import median
+from dara.analysis.intervals import median
 
 if TYPE_CHECKING:
     from scipy.stats import CensoredData

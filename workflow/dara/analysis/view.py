@@ -1,14 +1,15 @@
-"""What a table or figure asks of its numbers, wherever they come from: runs of a preset, or what the authors published.
+"""Common interface of the two sources of numbers that tables and figures show: our runs, and the paper's numbers.
 
-Drawing code sees only a `View`, so that ours and the published are drawn alike. `RunsView` (view_runs.py) computes from
-the tidy frames of a preset, `PublishedView` (view_published.py) reads the files in results/published/data/.
+Drawing code sees only a `View`, so both are drawn alike. `RunsView` (view_runs.py) computes from the tidy frames of a
+preset, `PublishedView` (view_published.py) reads the files in results/published/data/.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
@@ -18,6 +19,9 @@ from dara.config import Experiment, MethodEntry
 CURVE = ("low", "middle", "high", "n")
 """Columns of a curve, indexed by step: the middle over runs, the ends of its band (NaN without one), runs behind it."""
 
+Kind = Literal["first", "stable"]
+"""Which crossing of a threshold: the first step at or above it, or the one that holds (analysis/crossing.py)."""
+
 
 class Setting(NamedTuple):
     """What runs of one method must share to be seeds of the same thing; None where a source does not say."""
@@ -25,14 +29,6 @@ class Setting(NamedTuple):
     model: str
     group_size: int | None
     engine: str | None = None
-
-
-def name_of(setting: Setting, among: Iterable[Setting]) -> str:
-    """`model, G=4`, and the engine where `among` has several."""
-    parts = [setting.model] if setting.group_size is None else [setting.model, f"G={setting.group_size}"]
-    if len({other.engine for other in among}) > 1 and setting.engine is not None:
-        parts.append(ENGINES.get(setting.engine, setting.engine))
-    return ", ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -69,53 +65,109 @@ class Estimate:
     question_high: float | None = None
 
 
-class View(Protocol):
+class View(ABC):
     """The numbers of one experiment from one source."""
 
     source: str  # name of a preset, or "published"
     experiment: Experiment
     methods: Mapping[str, MethodEntry]  # the rows to show, in their order; without "base"
-    entries: Mapping[str, MethodEntry]  # all rows of config/methods.yaml: a method's place there decides its look
+    entries: Mapping[str, MethodEntry]  # all rows of config/methods.yaml: a method's place there decides its style
     settings: tuple[Setting, ...]
+    coverage: str = ""  # of own runs: how many of the planned ones are finished, for messages
 
     def setting_label(self, setting: Setting) -> str:
-        """`model, G=4`, and the engine where there are several; empty where there is one setting."""
+        """Return `model, G=4`, and the engine where there are several; empty where there is one setting."""
+        return name_of(setting, self.settings) if len(self.settings) > 1 else ""
 
     def method_label(self, method: str) -> str:
-        """The method's label, with the number of its runs where planned ones are missing."""
+        """Return the method's label, with the number of its runs where planned ones are missing."""
+        return self.methods[method].label
 
+    @abstractmethod
     def budget(self, setting: Setting) -> int:
-        """Planned steps."""
+        """Return the planned steps."""
 
+    @abstractmethod
     def planned(self, method: str, setting: Setting) -> list[int | None]:
-        """The seed of each planned run, in order (a mark's seed is one of them); empty where a source does not say."""
+        """Return the seed of each planned run, in order (an event's seed is one of them); empty where it is unknown."""
 
+    @abstractmethod
     def curve(self, metric: str, method: str, setting: Setting) -> pd.DataFrame:
-        """Columns `CURVE` indexed by step. Empty where the source has none. `method` may be "base" (step 0 alone).
+        """Return columns `CURVE` indexed by step; empty where the source has none.
 
-        metric: a training metric (reward/format/mean, density/format, ...), a score of the task's benchmark
-            (average_accuracy, acc, ...) or of its validation rows (validation/format, ...).
+        Args:
+            metric: a training metric (reward/format/mean, density/format, ...), a score of the task's benchmark
+                (average_accuracy, acc, ...) or of its validation rows (validation/format, ...).
+            method: a method, or "base" (step 0 alone).
+            setting: one of `settings`.
         """
 
+    @abstractmethod
     def curve_note(self, metric: str) -> str:
-        """What middle and band of that metric's curves are, in words: `median and quartiles over 5 runs`."""
+        """Say what middle and band of that metric's curves are: `median and quartiles over 5 runs`."""
 
-    def marks(
-        self, kind: Literal["first", "stable"], reward: str, threshold: float, method: str, setting: Setting
-    ) -> list[Mark]:
-        """One mark a run, in the order of seeds. Empty where the source has none."""
+    @abstractmethod
+    def marks(self, kind: Kind, reward: str, threshold: float, method: str, setting: Setting) -> list[Mark]:
+        """Return one event a run, in the order of seeds; empty where the source has none."""
 
+    @abstractmethod
     def score(self, metric: str, method: str, setting: Setting, step: int | None) -> Estimate | None:
-        """A score at a step (`base` at step 0); None where the source has none.
+        """Return a score at a step (`base` at step 0), None where the source has none.
 
-        step: None is for what was published without its step.
+        A step of None asks for what was published without its step.
         """
 
+    @abstractmethod
     def last_step(self, metrics: Sequence[str], setting: Setting) -> int | None:
-        """The last step at which every run (a published method) that was scored has all of these scores, or None."""
+        """Return the last step at which every run (or published method) that was scored has all of these scores."""
 
+    @abstractmethod
     def notes(self, metrics: Sequence[str] | None = None, steps: Sequence[int | None] | None = None) -> list[str]:
-        """What stands under every table: the seeds, what is missing, diverged, or left out.
+        """Return the lines under every table: the seeds, and what is missing, diverged, or left out.
 
         metrics, steps: what the table shows, so that notes of single published numbers are only of those; None is all.
         """
+
+
+def name_of(setting: Setting, among: Iterable[Setting]) -> str:
+    """Return `model, G=4`, and the engine where `among` has several."""
+    parts = [setting.model] if setting.group_size is None else [setting.model, f"G={setting.group_size}"]
+    if len({other.engine for other in among}) > 1 and setting.engine is not None:
+        parts.append(ENGINES.get(setting.engine, setting.engine))
+    return ", ".join(parts)
+
+
+def first_event(seed: int | None, step: int | None, budget: int, repeat: int = 0) -> Mark:
+    """Return the event of a crossing that nothing has to confirm: reached at `step`, or not."""
+    return Mark(seed, step, "not_reached" if step is None else "reached", None, budget, repeat)
+
+
+def known(value: Any, kind: type[int | float] = int) -> Any:
+    """Return a cell as a number of Python, or None where it is empty."""
+    return None if pd.isna(value) else kind(value)
+
+
+def missing_data(view: View, what: str) -> ValueError:
+    """Return the error of a source that lacks what a table or figure shows."""
+    return ValueError(f"{view.source}: experiment {view.experiment.experiment}: no {what}{view.coverage}")
+
+
+def shown_methods(
+    experiment: Experiment, entries: Mapping[str, MethodEntry], others: Iterable[str] = ()
+) -> dict[str, MethodEntry]:
+    """Return the experiment's methods in their order, then `others`. ValueError for one without a row in `entries`."""
+    listed = list(entries) if experiment.methods == "all" else list(experiment.methods)
+    shown = list(dict.fromkeys([*listed, *others]))
+    for method in shown:
+        if method not in entries:
+            raise ValueError(
+                f"experiment {experiment.experiment}: method {method!r} has no row in the methods "
+                f"({', '.join(entries)}); add it with a label and a color to config/methods.yaml"
+            )
+    return {method: entries[method] for method in shown}
+
+
+def common_steps(steps: Iterable[Collection[int]]) -> list[int]:
+    """Return the steps that all of several series have, sorted; none where there is no series."""
+    found = [set(map(int, each)) for each in steps]
+    return sorted(set.intersection(*found)) if found else []

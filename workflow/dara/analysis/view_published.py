@@ -1,39 +1,34 @@
-"""The numbers that the authors published, as tables and figures ask for them."""
+"""The view of the numbers that the authors published."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
 
 import pandas as pd
 
 from dara.analysis.crossing import HOLD
 from dara.analysis.names import BASE
-from dara.analysis.published import MODELS, SETTING
-from dara.analysis.published_notes import published_notes
-from dara.analysis.view import CURVE, Estimate, Mark, Setting, name_of
+from dara.analysis.paper_numbers import FILES, MODELS, SETTING, published_notes
+from dara.analysis.view import (
+    CURVE,
+    Estimate,
+    Kind,
+    Mark,
+    Setting,
+    View,
+    common_steps,
+    first_event,
+    known,
+    shown_methods,
+)
 from dara.config import Experiment, MethodEntry
 
 SOURCE = "published"
 
-CURVE_FILES = (
-    *("training_rewards", "training_densities", "tool_checkpoints", "validation"),
-    *("group_size_densities", "heldout", "energy_ratios"),
-)
-"""The files of curves. Where the authors published a quantity twice, a curve is that of the page."""
-
-SCORE_FILES = (
-    *("tool_step100", "tool_step60", "three_rewards", "math_step50", "fixed_weights", "extended"),
-    *("heldout", "tool_checkpoints", "validation"),
-)
-"""The files of scores, those with standard deviations first: the first that has a score is taken. The files of other
-selections of the same runs (`tool_step100_all_seeds`, `tool_step100_page`) are for comparing sources."""
-
-MARK_FILES = ("first_steps", "group_size_crossings", "thresholds")
 MARK_METRIC = {"first": "first_step", "stable": "stable_crossing"}
 
 
-class PublishedView:
+class PublishedView(View):
     """The published numbers of one experiment; see `View`.
 
     Args:
@@ -50,21 +45,14 @@ class PublishedView:
         self.source = SOURCE
         self.experiment = experiment
         self.entries = methods
-        listed = list(methods) if experiment.methods == "all" else list(experiment.methods)
-        for method in listed:
-            if method not in methods:
-                raise ValueError(
-                    f"experiment {experiment.experiment}: method {method!r} has no row in the methods "
-                    f"({', '.join(methods)}); add it with a label and a color to config/methods.yaml"
-                )
-        self.methods = {method: methods[method] for method in listed}
+        self.methods = shown_methods(experiment, methods)
         numbers = published[(published["experiment"] == experiment.experiment) & (published["unit"] != SETTING)]
-        self.rows = numbers[numbers["method"].isin([*listed, BASE])]
+        self.rows = numbers[numbers["method"].isin([*self.methods, BASE])]
         """The published numbers of this experiment and its methods; with the columns of `read_published`."""
         if self.rows.empty:
             raise ValueError(
                 f"experiment {experiment.experiment}: nothing was published of it and its methods "
-                f"({', '.join(listed)}); published are {', '.join(sorted(set(published['experiment'])))}"
+                f"({', '.join(self.methods)}); published are {', '.join(sorted(set(published['experiment'])))}"
             )
         self.settings: tuple[Setting, ...] = _settings(self.rows)
         self._by_method = dict(list(self.rows.groupby(["method", "model"])))
@@ -72,27 +60,19 @@ class PublishedView:
         self._planned_steps = settings.loc[settings["metric"] == "steps", "value"].dropna().to_list()
         self._budgets = {setting: self._budget(setting) for setting in self.settings}
 
-    def setting_label(self, setting: Setting) -> str:
-        """`model, G=4`; empty where there is one setting."""
-        return name_of(setting, self.settings) if len(self.settings) > 1 else ""
-
-    def method_label(self, method: str) -> str:
-        """The method's label."""
-        return self.methods[method].label
-
     def budget(self, setting: Setting) -> int:
-        """The published number of steps; more where a later crossing shows that a run was longer."""
+        """Return the published number of steps; more where a later crossing shows that a run was longer."""
         return self._budgets[setting]
 
     def planned(self, method: str, setting: Setting) -> list[int | None]:
-        """The seeds of the runs whose crossings were published; empty where their seeds were not."""
+        """Return the seeds of the runs whose crossings were published; empty where their seeds were not."""
         metrics = tuple(f"{name}/{self.experiment.sparse_reward}/" for name in MARK_METRIC.values())
-        mine = self._rows(method, setting, MARK_FILES)
+        mine = self._rows(method, setting, "crossings")
         mine = mine[mine["metric"].str.startswith(metrics)]
         return sorted(int(seed) for seed in mine["seed"].dropna().unique())
 
     def curve(self, metric: str, method: str, setting: Setting) -> pd.DataFrame:
-        """`CURVE`: median and quartiles where they were published, else means (or medians) without a band."""
+        """Return median and quartiles where they were published, else means (or medians) without a band."""
         rows = self._curve_rows(metric, method, setting)
         middle = rows[rows["metric"].isin([metric, f"{metric}:median"])].sort_values("step")
         steps = pd.Index(middle["step"].astype(int), name="step")
@@ -104,7 +84,7 @@ class PublishedView:
         return curve[list(CURVE)].astype(float)
 
     def curve_note(self, metric: str) -> str:
-        """`median and quartiles over 5 runs`, or `means over runs (GRPO 3, GDPO 2), no band`."""
+        """Say `median and quartiles over 5 runs`, or `means over runs (GRPO 3, GDPO 2), no band`."""
         curves = {
             method: [rows for setting in self.settings if len(rows := self._curve_rows(metric, method, setting))]
             for method in self.methods
@@ -125,76 +105,69 @@ class PublishedView:
         others = _steps_of_other_runs(found)
         return text + (f"; of other runs at step {', '.join(map(str, others))}" if others else "")
 
-    def marks(
-        self, kind: Literal["first", "stable"], reward: str, threshold: float, method: str, setting: Setting
-    ) -> list[Mark]:
-        """One mark a published run; the seed is None where it was not published."""
-        mine = self._rows(method, setting, MARK_FILES)
+    def marks(self, kind: Kind, reward: str, threshold: float, method: str, setting: Setting) -> list[Mark]:
+        """Return one event a published run; the seed is None where it was not published."""
+        mine = self._rows(method, setting, "crossings")
         mine = mine[mine["metric"] == f"{MARK_METRIC[kind]}/{reward}/{threshold:g}"].sort_values("seed", kind="stable")
-        budget = self.budget(setting)
-        marks = []
-        for row in mine.itertuples():
-            step = None if pd.isna(row.value) else int(row.value)
-            seed = None if pd.isna(row.seed) else int(row.seed)
-            marks.append(Mark(seed, step, "not_reached" if step is None else "reached", None, budget))
-        return marks
+        events = [(known(row.seed), known(row.value)) for row in mine.itertuples()]
+        return [first_event(seed, step, self.budget(setting)) for seed, step in events]
 
     def score(self, metric: str, method: str, setting: Setting, step: int | None) -> Estimate | None:
-        """The published score over seeds with its SD; `step` None is for scores that have none."""
+        """Return the published score over seeds with its SD; `step` None is for scores that have none."""
         rows = self._score_rows(method, setting)
-        rows = rows[(rows["metric"] == metric) & (rows["step"].isna() if step is None else _equal(rows["step"], step))]
+        rows = rows[(rows["metric"] == metric) & (rows["step"].isna() if step is None else rows["step"] == step)]
         if rows.empty:
             return None
         row = rows.iloc[0]
         return Estimate(
             value=float(row["value"]),
-            sd=None if pd.isna(row["sd"]) else float(row["sd"]),
-            n=None if pd.isna(row["n_seeds"]) else int(row["n_seeds"]),
+            sd=known(row["sd"], float),
+            n=known(row["n_seeds"]),
             note=row["note"],
         )
 
     def last_step(self, metrics: Sequence[str], setting: Setting) -> int | None:
-        """The last step at which every method that was scored has all of these scores."""
+        """Return the last step at which every method that was scored has all of these scores."""
         steps = []
         for method in self.methods:
             rows = self._score_rows(method, setting)
             rows = rows[rows["metric"].isin(list(metrics)) & rows["step"].notna()]
-            steps += [set(found.astype(int)) for _, found in rows.groupby("metric")["step"]]
-        common = set.intersection(*steps) if steps else set()
-        return max(common) if common else None
+            steps += [found for _, found in rows.groupby("metric")["step"]]
+        return max(common_steps(steps), default=None)
 
     def notes(self, metrics: Sequence[str] | None = None, steps: Sequence[int | None] | None = None) -> list[str]:
-        """Where the numbers are from, their seeds, and what the authors' sources and docs/published.md say of them."""
+        """Say where the numbers are from, their seeds, and what their sources and docs/published.md say of them."""
         labels = {method: entry.label for method, entry in self.methods.items()}
         return published_notes(self._shown(metrics, steps), labels)
 
     def _budget(self, setting: Setting) -> int:
-        mine = self.rows[(self.rows["model"] == setting.model) & _size(self.rows, setting.group_size)]
+        mine = self.rows[(self.rows["model"] == setting.model) & _of_size(self.rows, setting.group_size)]
         stable = mine.loc[mine["metric"].str.startswith(f"{MARK_METRIC['stable']}/"), "value"].dropna()
         longest = mine["step"].max()
         found = [*self._planned_steps, *(stable + HOLD), *([] if pd.isna(longest) else [longest])]
         return int(max(found, default=0))
 
-    def _rows(self, method: str, setting: Setting, files: Iterable[str]) -> pd.DataFrame:
+    def _rows(self, method: str, setting: Setting, use: str) -> pd.DataFrame:
+        """The rows of a method in the files of one use (see `FILES`)."""
         rows = self._by_method.get((method, setting.model), self.rows[:0])
         # The base model has no group size; it is the start of all.
         return rows[
-            rows["file"].isin(list(files))
-            & (rows["group_size"].isna() if method == BASE else _size(rows, setting.group_size))
+            rows["file"].isin([file for file, uses in FILES.items() if use in uses])
+            & _of_size(rows, None if method == BASE else setting.group_size)
         ]
 
     def _curve_rows(self, metric: str, method: str, setting: Setting) -> pd.DataFrame:
         """The rows over seeds of one curve: value (or median) and quartiles, all of one file."""
-        rows = self._rows(method, setting, CURVE_FILES)
+        rows = self._rows(method, setting, "curves")
         names = [metric, *(f"{metric}:{suffix}" for suffix in ("median", "q25", "q75"))]
         rows = rows[rows["metric"].isin(names) & rows["seed"].isna() & rows["step"].notna() & rows["value"].notna()]
-        return rows[rows["file"] == min(rows["file"], key=CURVE_FILES.index)] if len(rows) else rows
+        return rows[rows["file"] == min(rows["file"], key=list(FILES).index)] if len(rows) else rows
 
     def _score_rows(self, method: str, setting: Setting) -> pd.DataFrame:
         """The scores over seeds, one row a metric and step: that of the first file that has it."""
-        rows = self._rows(method, setting, SCORE_FILES)
+        rows = self._rows(method, setting, "scores")
         rows = rows[rows["seed"].isna() & rows["value"].notna()]
-        rank = rows["file"].map(SCORE_FILES.index)
+        rank = rows["file"].map(list(FILES).index)
         return rows.iloc[rank.argsort(kind="stable")].drop_duplicates(["metric", "step"]) if len(rows) else rows
 
     def _shown(self, metrics: Sequence[str] | None, steps: Sequence[int | None] | None) -> pd.DataFrame:
@@ -202,7 +175,7 @@ class PublishedView:
         found = []
         for setting in self.settings:
             for method in (BASE, *self.methods):
-                found += [self._score_rows(method, setting), self._rows(method, setting, MARK_FILES)]
+                found += [self._score_rows(method, setting), self._rows(method, setting, "crossings")]
         rows = pd.concat(found)
         rows = rows[~rows.index.duplicated()]
         if metrics is not None:
@@ -216,17 +189,12 @@ class PublishedView:
 def _settings(rows: pd.DataFrame) -> tuple[Setting, ...]:
     """The (model, group size) pairs of trained models, in the order of `MODELS`."""
     trained = rows.loc[rows["method"] != BASE, ["model", "group_size"]].drop_duplicates()
-    found = {Setting(model, None if pd.isna(size) else int(size)) for model, size in trained.itertuples(index=False)}
+    found = {Setting(model, known(size)) for model, size in trained.itertuples(index=False)}
     return tuple(sorted(found, key=lambda setting: (MODELS.index(setting.model), setting.group_size or 0)))
 
 
-def _size(rows: pd.DataFrame, size: int | None) -> pd.Series:
-    return rows["group_size"].isna() if size is None else _equal(rows["group_size"], size)
-
-
-def _equal(column: pd.Series, value: int) -> pd.Series:
-    """Where a column that may be empty has the value."""
-    return column.eq(value).fillna(False).astype(bool)
+def _of_size(rows: pd.DataFrame, size: int | None) -> pd.Series:
+    return rows["group_size"].isna() if size is None else rows["group_size"] == size
 
 
 def _count(curves: Sequence[pd.DataFrame]) -> str:

@@ -1,23 +1,63 @@
-"""Numbers of a preset's own runs, computed from its tidy frames."""
+"""Numbers of a preset's own runs, computed from its tidy frames.
+
+Tables and figures both go through here, so that they never disagree about which runs they speak of.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from dara.analysis.intervals import t_interval
-from dara.analysis.names import BASE
-from dara.analysis.selection import Frames, Selection, run_notes, scores_of, select
-from dara.analysis.summary import quartiles
-from dara.analysis.view import CURVE, Estimate, Mark, Setting, View
+from dara.analysis.frames import MISSING
+from dara.analysis.intervals import quartiles, t_interval
+from dara.analysis.names import BASE, ENGINES, VALIDATION
+from dara.analysis.view import (
+    CURVE,
+    Estimate,
+    Kind,
+    Mark,
+    Setting,
+    View,
+    common_steps,
+    first_event,
+    known,
+    shown_methods,
+)
+from dara.benchmarks import names_of
 from dara.config import Experiment, MethodEntry
 
+Frames = Mapping[str, pd.DataFrame]
 
-class RunsView:
+RUN = ("seed", "repeat")
+"""What distinguishes the runs of one method in one setting, and pairs them with those of another method."""
+
+_SETTING = ["model", "group_size", "engine"]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The runs of one experiment: `planned` has one row a planned run, `present` those that exist (origin not missing).
+
+    Runs of one method in one setting differ in seed or repeat, and in nothing else.
+    """
+
+    planned: pd.DataFrame
+    present: pd.DataFrame
+
+    def of_setting(self, frame: pd.DataFrame, setting: Setting) -> pd.DataFrame:
+        """Return the rows of `frame` of one setting; frames without an engine have that of their run in `planned`."""
+        mine = (frame["model"] == setting.model) & (frame["group_size"] == setting.group_size)
+        if "engine" in frame.columns:
+            return frame[mine & (frame["engine"] == setting.engine)]
+        trained = self.planned.loc[self.planned["engine"] == setting.engine, "run_id"]
+        return frame[mine & frame["run_id"].isin(trained)]
+
+
+class RunsView(View):
     """The runs of one experiment; see `View`.
 
     Args:
@@ -36,43 +76,85 @@ class RunsView:
         self.source = source
         self.experiment = experiment
         self.entries = methods
-        self.selection: Selection = select(frames, experiment, methods)
-        self.methods = self.selection.methods
-        self.settings: tuple[Setting, ...] = self.selection.settings
+        planned = _planned_runs(frames, experiment)
+        self.methods = shown_methods(experiment, methods, sorted(set(planned["method"])))
+        self.selection = Selection(planned, planned[planned["origin"] != MISSING])
+        settings = planned[_SETTING].drop_duplicates().itertuples(index=False, name=None)
+        self.settings = tuple(Setting(str(model), int(size), str(engine)) for model, size, engine in settings)
+        self.coverage = f" for its {len(self.selection.present)} finished of {len(planned)} planned runs"
         self._by_metric: dict[str, pd.DataFrame] = {}
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """The frame checkpoint_scores with the names of metrics that a view knows (`scores_of`)."""
-        return scores_of(self.frames)
+        """The frame checkpoint_scores, in which the name of a metric says its benchmark.
 
-    def setting_label(self, setting: Setting) -> str:
-        """`model, G=4`, and the engine where there are several; empty where there is one setting."""
-        return self.selection.setting_label(setting)
+        A reward on validation rows is `validation/<reward>`; the others are the task's benchmark's, which is one.
+
+        Raises:
+            ValueError: a metric of two benchmarks at one step of a run.
+        """
+        scores = self.frames["checkpoint_scores"]
+        validated = scores["benchmark"].isin(names_of("validation"))
+        scores = scores.assign(metric=scores["metric"].where(~validated, VALIDATION + scores["metric"]))
+        twice = scores[scores.duplicated(["run_id", "metric", "step"], keep=False)]
+        if len(twice):
+            row = twice.iloc[0]
+            benchmarks = ", ".join(sorted(set(twice.loc[twice["metric"] == row["metric"], "benchmark"])))
+            raise ValueError(
+                f"checkpoint_scores: run {row['run_id']} has {row['metric']} of {benchmarks}; scores of a task come "
+                "from one benchmark, and from its validation rows"
+            )
+        return scores
+
+    def rows(self, name: str, what: str, **equal: object) -> pd.DataFrame:
+        """Return the rows of frame `name` for runs that exist, with the given column values.
+
+        checkpoint_scores are `scores`, whose metrics have the names of a view.
+
+        Raises:
+            ValueError: there is no such row; `what` names them.
+        """
+        chosen = self.scores if name == "checkpoint_scores" else self.frames[name]
+        chosen = chosen[chosen["run_id"].isin(self.selection.present["run_id"])]
+        for column, value in equal.items():
+            chosen = chosen[chosen[column].isin(value)] if isinstance(value, list) else chosen[chosen[column] == value]
+        if chosen.empty:
+            raise ValueError(f"experiment {self.experiment.experiment}: no {what} in the frame `{name}`{self.coverage}")
+        return chosen
+
+    def base_rows(self, metrics: Iterable[str]) -> pd.DataFrame:
+        """Return the scores at step 0 of the base models that the runs start from; empty where none was scored."""
+        scores, models = self.scores, {setting.model for setting in self.settings}
+        chosen = (scores["method"] == BASE) & (scores["task"] == self.experiment.task) & scores["model"].isin(models)
+        return scores[chosen & scores["metric"].isin(list(metrics))]
 
     def method_label(self, method: str) -> str:
-        """The method's label, with the number of its runs where planned ones are missing."""
-        return self.selection.method_label(method)
+        planned, present = (
+            (runs["method"] == method).sum() for runs in (self.selection.planned, self.selection.present)
+        )
+        label = self.methods[method].label
+        if present == 0:
+            return f"{label} (no runs)"
+        return label if present == planned else f"{label} ({present} of {planned} runs)"
 
     def budget(self, setting: Setting) -> int:
-        """Planned steps; those of the longest run where no crossing was analysed."""
-        planned = self.selection.of_setting(self._own("crossings"), setting)["budget"]
+        """Return the planned steps; those of the longest run where no crossing was analysed."""
+        planned = self.selection.of_setting(self._crossings, setting)["budget"]
         ran = self.selection.of_setting(self.selection.planned, setting)["steps"]
         return int(planned.max() if len(planned) else ran.max())
 
     def planned(self, method: str, setting: Setting) -> list[int | None]:
-        """The seed of each planned run, in order."""
         return [int(seed) for seed in self._planned(method, setting)["seed"]]
 
     def curve(self, metric: str, method: str, setting: Setting) -> pd.DataFrame:
-        """Median and quartiles over runs at each step (`CURVE`); a run that ended early counts at the steps it has."""
+        """Return median and quartiles over runs at each step; a run that ended early counts at the steps it has."""
         return curve_over_runs(self._values(metric, method, setting))
 
     def curve_note(self, metric: str) -> str:
-        """`median and quartiles over 5 runs`, or `over 3 to 5 runs` where some are missing or were not scored."""
+        """Say `median and quartiles over 5 runs`, or `over 3 to 5 runs` where some are missing or were not scored."""
         ids = set(self._rows_of_metric(metric)["run_id"])
         present = self.selection.present
-        counts = present[present["run_id"].isin(ids)].groupby(["method", "model", "group_size", "engine"]).size()
+        counts = present[present["run_id"].isin(ids)].groupby(["method", *_SETTING]).size()
         if counts.empty:
             return ""
         few, many = int(counts.min()), int(counts.max())
@@ -80,59 +162,75 @@ class RunsView:
             return "one run"
         return f"median and quartiles over {many if few == many else f'{few} to {many}'} runs"
 
-    def marks(
-        self, kind: Literal["first", "stable"], reward: str, threshold: float, method: str, setting: Setting
-    ) -> list[Mark]:
-        """One mark a run that exists, in the order of seeds."""
-        crossings = self._own("crossings")
+    def marks(self, kind: Kind, reward: str, threshold: float, method: str, setting: Setting) -> list[Mark]:
+        """Return one event a run that exists, in the order of seeds."""
+        crossings = self._crossings
         near = (crossings["reward"] == reward) & np.isclose(crossings["threshold"].astype(float), threshold)
         by_run = crossings[near].set_index("run_id")
         return [
-            _mark(kind, int(run.seed), int(run.repeat), by_run.loc[run.run_id])
+            _event(kind, int(run.seed), int(run.repeat), by_run.loc[run.run_id])
             for run in self._planned(method, setting).itertuples()
             if run.run_id in by_run.index
         ]
 
     def score(self, metric: str, method: str, setting: Setting, step: int | None) -> Estimate | None:
-        """Mean over seeds with Student's t interval, without diverged runs; one run (and `base`) has none."""
+        """Return the mean over seeds that did not diverge, with Student's t interval; one run (and `base`) has none."""
         rows = self._values(metric, method, setting)
-        present = self.selection.present
-        diverged = present.loc[present["outcome"] == "diverged", "run_id"]
-        rows = rows[(rows["step"] == step) & ~rows["run_id"].isin(diverged)]
+        rows = rows[(rows["step"] == step) & ~rows["run_id"].isin(self._diverged)]
         values = np.sort(rows["value"].to_numpy(float))
         if not len(values):
             return None
         interval = t_interval(values)
-        questions = [None, None]
-        if len(rows) == 1 and "low" in rows.columns:  # a score, not a training metric
-            questions = [None if pd.isna(rows[end].iloc[0]) else float(rows[end].iloc[0]) for end in ("low", "high")]
+        several, score = len(values) > 1, "low" in rows.columns  # training metrics have no interval over questions
         return Estimate(
             value=float(values.mean()),
             low=interval.low if interval else None,
             high=interval.high if interval else None,
-            sd=float(values.std(ddof=1)) if len(values) > 1 else None,
+            sd=float(values.std(ddof=1)) if several else None,
             n=len(values),
-            question_low=questions[0],
-            question_high=questions[1],
+            question_low=known(rows["low"].iloc[0], float) if score and not several else None,
+            question_high=known(rows["high"].iloc[0], float) if score and not several else None,
         )
 
     def last_step(self, metrics: Sequence[str], setting: Setting) -> int | None:
-        """The last step at which every completed run that was scored has all of these scores."""
-        present = self.selection.present
-        completed = present.loc[present["outcome"] != "diverged", "run_id"]
+        """Return the last step at which every completed run that was scored has all of these scores."""
         scores = self.selection.of_setting(self.scores, setting)
+        completed = set(self.selection.present["run_id"]) - set(self._diverged)
         scores = scores[scores["run_id"].isin(completed) & scores["metric"].isin(list(metrics))]
-        steps = [set(found) for _, found in scores.groupby(["run_id", "metric"])["step"]]
-        common = set.intersection(*steps) if steps else set()
-        return int(max(common)) if common else None
+        return max(common_steps(found for _, found in scores.groupby(["run_id", "metric"])["step"]), default=None)
 
     def notes(self, metrics: Sequence[str] | None = None, steps: Sequence[int | None] | None = None) -> list[str]:
-        """The seeds, and which planned runs are missing or diverged; the same whatever is shown."""
-        return run_notes(self.selection)
+        """Return the seeds, and which planned runs are missing or diverged; the same whatever is shown."""
+        planned, present = self.selection.planned, self.selection.present
+        notes = [
+            f"Seeds: {', '.join(map(str, sorted(planned['seed'].unique())))}.",
+            self._note("Missing", planned[planned["origin"] == MISSING]),
+            self._note("Diverged", present[present["outcome"] == "diverged"]),
+        ]
+        if unplanned := [entry.label for method, entry in self.methods.items() if method not in set(planned["method"])]:
+            notes.append(f"Without any run: {', '.join(unplanned)}.")
+        return notes
 
-    def _own(self, name: str) -> pd.DataFrame:
-        frame = self.frames[name]
-        return frame[frame["run_id"].isin(self.selection.present["run_id"])]
+    def _note(self, title: str, runs: pd.DataFrame) -> str:
+        """`Diverged: GRPO seed 101 (repeat 1) at step 23.`; a missing run has no step."""
+        parts = []
+        for run in runs.itertuples():
+            repeat = f" (repeat {run.repeat})" if run.repeat else ""
+            setting = self.setting_label(Setting(run.model, run.group_size, run.engine))
+            where = f" ({setting})" if setting else ""
+            at = "" if run.origin == MISSING else f" at step {run.steps}"
+            parts.append(f"{self.methods[run.method].label} seed {run.seed}{repeat}{where}{at}")
+        return f"{title}: {', '.join(parts) or 'none'}."
+
+    @property
+    def _crossings(self) -> pd.DataFrame:
+        crossings = self.frames["crossings"]
+        return crossings[crossings["run_id"].isin(self.selection.present["run_id"])]
+
+    @property
+    def _diverged(self) -> pd.Series:
+        present = self.selection.present
+        return present.loc[present["outcome"] == "diverged", "run_id"]
 
     def _planned(self, method: str, setting: Setting) -> pd.DataFrame:
         planned = self.selection.of_setting(self.selection.planned, setting)
@@ -141,27 +239,24 @@ class RunsView:
     def _rows_of_metric(self, metric: str) -> pd.DataFrame:
         """Rows of a training metric, or of a score where no run has such a training metric; kept, as all curves ask."""
         if metric not in self._by_metric:
-            self._by_metric[metric] = self._find_metric(metric)
+            present = self.selection.present["run_id"]
+            for frame in (self.frames["training_curves"], self.scores):
+                rows = frame[(frame["metric"] == metric) & frame["run_id"].isin(present)]
+                if len(rows):
+                    break
+            self._by_metric[metric] = rows
         return self._by_metric[metric]
-
-    def _find_metric(self, metric: str) -> pd.DataFrame:
-        for frame in (self.frames["training_curves"], self.scores):
-            rows = frame[(frame["metric"] == metric) & frame["run_id"].isin(self.selection.present["run_id"])]
-            if len(rows):
-                return rows
-        return rows
 
     def _values(self, metric: str, method: str, setting: Setting) -> pd.DataFrame:
         if method == BASE:
-            scores = self.scores
-            mine = (scores["task"] == self.experiment.task) & (scores["model"] == setting.model)
-            return scores[mine & (scores["method"] == BASE) & (scores["metric"] == metric)]
+            rows = self.base_rows([metric])
+            return rows[rows["model"] == setting.model]
         rows = self.selection.of_setting(self._rows_of_metric(metric), setting)
         return rows[rows["method"] == method]
 
 
 def curve_over_runs(rows: pd.DataFrame, value: str = "value") -> pd.DataFrame:
-    """Median and quartiles of the column `value` at each step: `CURVE`, indexed by step.
+    """Return median and quartiles of the column `value` at each step: `CURVE`, indexed by step.
 
     `rows` has one row a run and step. A run that ended early counts at the steps it has; undefined values (NaN) do not.
     """
@@ -174,18 +269,34 @@ def curve_over_runs(rows: pd.DataFrame, value: str = "value") -> pd.DataFrame:
     return pd.DataFrame(list(found.values()), index=steps, columns=list(CURVE), dtype=float)
 
 
-def no_numbers(view: View, what: str) -> ValueError:
-    """The error of a source that lacks what a table or figure shows."""
-    of_runs = ""
-    if isinstance(view, RunsView):
-        of_runs = f" for its {len(view.selection.present)} finished of {len(view.selection.planned)} planned runs"
-    return ValueError(f"{view.source}: experiment {view.experiment.experiment}: no {what}{of_runs}")
+def _planned_runs(frames: Frames, experiment: Experiment) -> pd.DataFrame:
+    """The experiment's rows of the frame `runs`, sorted by setting, seed and repeat, each run once in its method."""
+    runs = frames["runs"]
+    planned = runs[runs["experiment"] == experiment.experiment]
+    if planned.empty:
+        raise ValueError(
+            f"experiment {experiment.experiment}: the frame `runs` has no run of it (it has "
+            f"{sorted(runs['experiment'].unique())}); add the experiment to the preset and collect again"
+        )
+    ranks = {engine: rank for rank, engine in enumerate(ENGINES)}
+    order = [*_SETTING, *RUN]
+    planned = planned.sort_values(
+        order, kind="stable", key=lambda column: column.map(ranks) if column.name == "engine" else column
+    ).reset_index(drop=True)
+    key = [*_SETTING, "method", *RUN]
+    repeated = planned[planned.duplicated(key, keep=False)]
+    if len(repeated):
+        first, second = repeated.sort_values([*key, "run_id"])["run_id"].iloc[:2]
+        raise ValueError(
+            f"experiment {experiment.experiment}: {first} and {second} are two runs of one method, model, group size, "
+            "engine and seed, so they differ in another setting and cannot be pooled; give the other one an experiment "
+            "of its own"
+        )
+    return planned
 
 
-def _mark(kind: Literal["first", "stable"], seed: int, repeat: int, row: pd.Series) -> Mark:
-    budget = int(row["budget"])
+def _event(kind: Kind, seed: int, repeat: int, row: pd.Series) -> Mark:
+    step, budget = known(row[f"{kind}_step"]), int(row["budget"])
     if kind == "first":
-        step = None if pd.isna(row["first_step"]) else int(row["first_step"])
-        return Mark(seed, step, "not_reached" if step is None else "reached", None, budget, repeat)
-    step, pending = (None if pd.isna(row[name]) else int(row[name]) for name in ("stable_step", "pending_step"))
-    return Mark(seed, step, row["status"], pending, budget, repeat)
+        return first_event(seed, step, budget, repeat)
+    return Mark(seed, step, row["status"], known(row["pending_step"]), budget, repeat)

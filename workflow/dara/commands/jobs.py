@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dara.engines import ENGINES
 from dara.files import read_json
 from dara.manifests import (
-    cases_directory,
     check_inputs,
     checkpoints,
     checksums,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dara.config import Resources
     from dara.data.hub import Fetch
     from dara.specs import RunSpec
-    from dara.training.deadline import Deadline
+    from dara.training.stopping import Deadline
 
 STARTED = time.monotonic()  # of the process, near enough: a time limit counts from here
 
@@ -128,13 +128,14 @@ def train(
     if dry_run:
         print(_command_line(run, hardware, model, scratch))
         return
-    if run.engine == "openrlhf" and environment:
+    engine = ENGINES[run.engine]
+    if engine.program and environment:
         _continue_in(context.obj / environment)
-    from dara.training.lifecycle import Job
+    from dara.training.run import RunInputs
 
     data, model, scratch = _needed("data", data), _needed("model", model), _needed("scratch", scratch)
     check_inputs(run, data, model)
-    job = Job(
+    inputs = RunInputs(
         data_dir=data.parent,
         model_dir=model_directory(model),
         scratch=scratch,
@@ -145,14 +146,7 @@ def train(
         deadline=_deadline(time_limit, minutes),
     )
     with _error_kept(scratch, run):
-        if run.engine == "openrlhf":
-            from dara.training.openrlhf.engine import train as train_with_openrlhf
-
-            train_with_openrlhf(run, job, resources=hardware, ray_address=ray_address)
-        else:
-            from dara.training.trl import train as train_with_trl
-
-            train_with_trl(run, job)
+        engine.train(run, inputs, resources=hardware, ray_address=ray_address)
 
 
 @contextmanager
@@ -160,7 +154,7 @@ def _error_kept(scratch: Path, run: RunSpec) -> Iterator[None]:
     """Write the error with which a training ends beside its work, where `dara status` finds it."""
     from dara.runs import run_id
     from dara.status import ERROR
-    from dara.training.deadline import OutOfTime
+    from dara.training.stopping import OutOfTime
 
     file = scratch / run_id(run) / ERROR
     file.unlink(missing_ok=True)
@@ -216,7 +210,7 @@ def evaluate(
     if model is not None:
         given = {"manifest": manifest, "data": data, "steps": steps, "part": part, "gather": gather}
         _refuse(given, "without --model")
-        from dara.evaluation.standalone import evaluate_model
+        from dara.standalone import evaluate_model
 
         print(evaluate_model(model, benchmark, **of_model, sampler=sampler, out=out, fetch=_fetch(context.obj, fetch)))
         return
@@ -230,15 +224,16 @@ def _generate(
     manifest: Path, benchmark: str, data: Path, out: Path, steps: set[int], part: str | None, gather: bool
 ) -> None:
     """Generate the responses of checkpoints, or a part of them; or gather the parts."""
-    from dara.config import Benchmark
+    from dara.benchmarks import definition
     from dara.evaluation import generate
+    from dara.specs import Benchmark
     from dara.store import directory_lock
 
     settings = _parsed(Benchmark, benchmark, "--benchmark")
     share = generate.Part.parse(part) if part else None
-    cases = cases_directory(settings.name, data)
+    cases = data.parent / definition(settings.name).cases_folder
     made = {step: path for step, path in checkpoints(manifest).items() if step in steps}
-    with directory_lock(out / f".{settings.name}.{f'part{share.number}' if share else 'lock'}"):
+    with directory_lock(out / (f".part{share.number}" if share else ".lock")):
         if gather:
             generate.gather(list(made), settings, cases, out)
         else:
@@ -280,21 +275,19 @@ def score(
     ] = None,
     workers: Annotated[int | None, typer.Option(help="processes that score (default: one a core)")] = None,
 ) -> None:
-    """Score the responses below a directory, and write the checksums of the score files."""
-    from dara.config import Benchmark
-    from dara.evaluation.score import copy_responses, identity_path, score_checkpoints, scores_path
-    from dara.files import sha256, write_atomically
+    """Score the responses in a directory."""
+    from dara.benchmarks import definition
+    from dara.evaluation.grading import score_checkpoints
+    from dara.evaluation.records import copy_responses, responses_manifest
+    from dara.specs import Benchmark
     from dara.store import directory_lock
 
     settings = _parsed(Benchmark, benchmark, "--benchmark")
-    with directory_lock(out / f".{settings.name}.lock"):
+    with directory_lock(out / ".lock"):
         if responses is not None and responses.resolve() != out.resolve():
-            copy_responses(responses, out, settings.name)
-        steps = [int(step) for step in read_json(identity_path(out, settings.name))["checkpoints"]]
-        score_checkpoints(out, steps, settings, cases_directory(settings.name, data), workers=workers)
-        files = [scores_path(out, step, settings.name) for step in steps]
-        listing = {str(path.relative_to(out)): sha256(path) for path in files}
-        write_atomically(out / f"{settings.name}.scored.json", json.dumps(listing, indent=2) + "\n")
+            copy_responses(responses, out)
+        steps = [int(step) for step in responses_manifest(out)["checkpoints"]]
+        score_checkpoints(out, steps, settings, data.parent / definition(settings.name).cases_folder, workers=workers)
 
 
 def _needed(name: str, value: Path | None) -> Path:
@@ -345,7 +338,7 @@ def _deadline(time_limit: str, minutes: float | None) -> Deadline | None:
         return None
     if minutes is None:
         raise ValueError("--minutes is missing: --time-limit enforced needs the time limit of this job")
-    from dara.training.deadline import Deadline
+    from dara.training.stopping import Deadline
 
     return Deadline.of(minutes, STARTED)
 
@@ -354,14 +347,9 @@ def _command_line(spec: RunSpec, resources: Resources, manifest: Path | None, sc
     """Return what the engine would be started with."""
     from dara.runs import run_id
 
-    if spec.engine != "openrlhf":
-        raise ValueError(f"engine {spec.engine} has no command line of its own: it runs in this process; use openrlhf")
-    from dara.training.openrlhf.command import command_line, shell_text
-
     output = (scratch or Path(".scratch")) / run_id(spec) / "openrlhf"
     model = model_directory(manifest) if manifest else Path(f"<{spec.model.name}>")
-    files = {"prompts": output / "prompts.jsonl", "reward_file": output / "reward.py"}
-    return shell_text(command_line(spec, resources, model=model, output=output, resume=False, **files))
+    return ENGINES[spec.engine].command_text(spec, resources, model=model, output=output)
 
 
 def _read(kind: Any, path: Path) -> Any:

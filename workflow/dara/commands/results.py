@@ -19,7 +19,7 @@ NAMES = Annotated[list[str], typer.Argument(help="file names in config/experimen
 
 def frames(context: typer.Context, configuration: CONFIGURATION) -> None:
     """Gather runs, training curves, scores with intervals, crossings and energies into tidy frames."""
-    from dara.analysis import analyse, collect
+    from dara.analysis.collect import analyse, collect
 
     plan = _plan(context.obj, configuration)
     matrix, experiments = plan.matrix, plan.configuration.experiments
@@ -27,7 +27,7 @@ def frames(context: typer.Context, configuration: CONFIGURATION) -> None:
     collect(directories, matrix.experiments, plan.paths.frames, cached=plan.cached)
     analyse(
         directories,
-        {name: plan.score_directory(name) for name in plan.evaluated},
+        plan.score_directories,
         matrix.experiments,
         {name: experiment.thresholds for name, experiment in experiments.items()},
         {name: {one.name: steps for one, steps in asked.items()} for name, asked in matrix.evaluations.items()},
@@ -78,6 +78,7 @@ def cache_runs(
 ) -> None:
     """Keep every finished run of a preset that has the scores it is to have in results/cached/, to be committed."""
     from dara.cache import store
+    from dara.evaluation.records import covers
 
     plan = _plan(context.obj, configuration)
     runs = plan.matrix.runs
@@ -85,8 +86,10 @@ def cache_runs(
     names = dict.fromkeys([*plan.evaluated, *(run for run in runs if run not in plan.cached)])
     for name in names:
         run = plan.run_directory(name) if name in runs else None
-        if not plan.unscored(name, plan.paths.scores(name)) and (run is None or (run / "manifest.json").is_file()):
-            store(run, plan.paths.scores(name), plan.benchmarks_of(name), into / name)
+        evaluations = {one: plan.paths.evaluation(name, one) for one in plan.benchmarks_of(name)}
+        scored = all(covers(directory, plan.due_steps(name, one)) for one, directory in evaluations.items())
+        if scored and (run is None or (run / "manifest.json").is_file()):
+            store(run, list(evaluations.values()), into / name)
             kept += 1
     print(f"{kept} of {len(names)} runs and base models are in {into}")
 

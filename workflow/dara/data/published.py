@@ -116,10 +116,10 @@ def _prepare_bfcl(name: str, out: Path, fetch: Fetch) -> None:
     from dara.evaluation import bfcl_v4
 
     source = bfcl_v4.data_directory()
-    cases = bfcl_v4.load_cases(name, source)  # checks their numbers
+    cases = bfcl_v4.load_cases(source)  # checks their numbers
 
     def copy(folder: Path) -> None:
-        for path in bfcl_v4.case_files(name, source):
+        for path in bfcl_v4.case_files(source):
             target = folder / "benchmark" / path.relative_to(source)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
@@ -207,7 +207,7 @@ def _questions(benchmarks: Iterable[str], fetch: Fetch) -> list[Text]:
 def _bfcl_questions(name: str) -> list[Text]:
     """What the users of BFCL's cases say, all turns of a case together."""
     from dara.evaluation import bfcl_v4
-    from dara.evaluation.bfcl_groups import CATEGORIES
+    from dara.evaluation.bfcl import CATEGORIES
 
     texts = []
     for category in CATEGORIES[name]:

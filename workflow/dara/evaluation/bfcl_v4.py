@@ -18,32 +18,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dara.evaluation.bfcl_checkers import CHECKER_VERSION
-from dara.evaluation.bfcl_groups import BFCL_V4_COUNTS, CATEGORIES, is_multi_turn
-from dara.evaluation.bfcl_v4_score import COLUMNS, FACTORY, SCORER, score_row, scorer_item, scorer_settings, summarise
-from dara.evaluation.executor import ToolExecutor
-from dara.evaluation.multi_turn import Program, dialogue, one_request
+from dara.benchmarks import BenchmarkDefinition
+from dara.evaluation import bfcl
+from dara.evaluation.bfcl import BFCL_V4_COUNTS, CATEGORIES, is_multi_turn
+from dara.evaluation.bfcl_calls import CHECKER_VERSION
+from dara.evaluation.bfcl_v4_score import COLUMNS, NAME, SCORER, score_row, scorer_item, scorer_settings, summarise
 from dara.evaluation.records import Case, read_jsonl
+from dara.evaluation.tools import Program, ToolExecutor, dialogue, one_request
 
-__all__ = [
-    "COLUMNS",
-    "FACTORY",
-    "SCORER",
-    "VERSIONS",
-    "case_files",
-    "data_directory",
-    "load_cases",
-    "messages",
-    "programs",
-    "prompt",
-    "score_row",
-    "scorer_item",
-    "scorer_settings",
-    "summarise",
-    "tools_identity",
-]
-
-NAME = "bfcl_v4"
 VERSIONS = {"bfcl-eval": CHECKER_VERSION, "prompt": 1, "tools": 3}
 """What makes the prompts besides the files of the cases. `prompt` changes whenever this module makes others, `tools`
 whenever a call is read, executed or answered in another way (2: date checks of the travel tools work, 3: calls are read
@@ -127,15 +109,14 @@ def data_directory() -> Path:
     return Path(spec.submodule_search_locations[0]) / "data"
 
 
-def case_files(benchmark: str, cases_dir: Path) -> list[Path]:
-    """The files that the cases are made of."""
-    names = [f"BFCL_v4_{category}.json" for category in CATEGORIES[benchmark]]
+def case_files(cases_dir: Path) -> list[Path]:
+    """Return the files that the cases are made of."""
     docs = [cases_dir / "multi_turn_func_doc" / name for name in TOOL_DOCS.values()]
-    return [folder / name for folder in (cases_dir, cases_dir / "possible_answer") for name in names] + docs
+    return bfcl.case_files(cases_dir, NAME) + docs
 
 
-def load_cases(benchmark: str, cases_dir: Path) -> list[Case]:
-    """All cases, category by category, in the order of the files.
+def load_cases(cases_dir: Path) -> list[Case]:
+    """Return all cases, category by category, in the order of the files.
 
     `question` is the case as a model sees it: the descriptions of its tools say which language they are in. `gold` is
     what scores it; there the tools are as they stand in the file.
@@ -144,7 +125,7 @@ def load_cases(benchmark: str, cases_dir: Path) -> list[Case]:
         ValueError: a category has another number of cases than the paper's, or a row is wrong or has no answer.
     """
     cases = []
-    for category, language in CATEGORIES[benchmark].items():
+    for category, language in CATEGORIES[NAME].items():
         path = cases_dir / f"BFCL_v4_{category}.json"
         answer_path = cases_dir / "possible_answer" / path.name
         fields = ("id", "question", "involved_classes" if is_multi_turn(category) else "function")
@@ -287,3 +268,33 @@ def tools_identity() -> dict[str, Any]:
     (isolated or reachable). Starts a worker to see that, which takes a second."""
     with ToolExecutor(()) as executor:
         return executor.identity
+
+
+BFCL_V4 = BenchmarkDefinition(
+    name=NAME,
+    task="tool_calling",
+    kind="published",
+    case_files=case_files,
+    load_cases=load_cases,
+    prompt=prompt,
+    versions=lambda: VERSIONS,
+    programs=programs,
+    tools_identity=tools_identity,
+    scorer=SCORER,
+    scorer_version=3,  # 2: tools that check dates work; 3: calls and ends of dialogues count as for the authors
+    scorer_settings=scorer_settings,
+    scorer_item=scorer_item,
+    graders={"bfcl-eval": CHECKER_VERSION},
+    columns=COLUMNS,
+    score_row=score_row,
+    summarise=summarise,
+    paper={
+        "samples": 1,
+        "sampling": {"temperature": 0.6, "top_p": 0.95, "max_response_tokens": 8192},
+        "seed": 0,
+        "max_context": 32768,
+    },
+    parts=tuple(CATEGORIES[NAME]),
+    headline=bfcl.HEADLINE,
+    plain_numbers=("think_words",),
+)

@@ -11,9 +11,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dara.evaluation.bfcl_calls import decode_calls, decode_output
-from dara.evaluation.bfcl_checkers import CHECKER_VERSION, SingleTurnChecker, Tools
-from dara.evaluation.bfcl_groups import CATEGORIES, GROUPS, NAMED_GROUPS, categories_of, grouped
+from dara.evaluation.bfcl import CATEGORIES, GROUPS, NAMED_GROUPS, categories_of, grouped
+from dara.evaluation.bfcl_calls import SingleTurnChecker, Tools, decode_calls, decode_output
 from dara.evaluation.isolation import Fork
 from dara.evaluation.records import Case, Metric, Response, plain_metric
 from dara.rewards import assistant_turn, evaluation_format, think_length, think_words
@@ -21,10 +20,10 @@ from dara.rewards import assistant_turn, evaluation_format, think_length, think_
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dara.config import Benchmark
+    from dara.specs import Benchmark
 
-SCORER = {"bfcl-eval": CHECKER_VERSION}
-FACTORY = "dara.evaluation.bfcl_v4_score:make_scorer"
+NAME = "bfcl_v4"
+SCORER = "dara.evaluation.bfcl_v4_score:make_scorer"
 # Shares of outputs: format, think_length. Per case: the others; think_words is empty where no output has a think block.
 COLUMNS = (
     *("case", "category", "sample", "accuracy", "format", "think_length", "think_words", "decode_error"),
@@ -35,10 +34,10 @@ UNSCORED = {"accuracy": 0, "format": 0.0, "think_length": 0.0, "think_words": ""
 THINK_WORDS = 16  # the paper's limit; `length_limit` of the benchmark sets another
 
 
-def scorer_settings(benchmark: Benchmark) -> dict[str, Any]:
-    """Keyword arguments of the scorer."""
-    limit = THINK_WORDS if benchmark.length_limit is None else benchmark.length_limit
-    return {"think_limit": limit, "seconds": benchmark.seconds_per_case}
+def scorer_settings(settings: Benchmark) -> dict[str, Any]:
+    """Return the keyword arguments of the scorer."""
+    limit = THINK_WORDS if settings.length_limit is None else settings.length_limit
+    return {"think_limit": limit, "seconds": settings.seconds_per_case}
 
 
 def scorer_item(response: Response, case: Case) -> dict[str, Any]:
@@ -160,7 +159,7 @@ def score_row(response: Response, scores: Mapping[str, Any], length_limit: int |
     }
 
 
-def summarise(frame: pd.DataFrame, benchmark: str) -> dict[str, Metric]:
+def summarise(frame: pd.DataFrame) -> dict[str, Metric]:
     """Metrics of a score file; `frame` has COLUMNS, a row a response.
 
     average_{accuracy,format,think_length}; {accuracy,format}/<group or category>; decode_error_rate, lost_call_rate
@@ -173,11 +172,11 @@ def summarise(frame: pd.DataFrame, benchmark: str) -> dict[str, Metric]:
     """
     metrics = {}
     present = set(frame["category"])
-    unknown = sorted(present - set(CATEGORIES[benchmark]))
+    unknown = sorted(present - set(CATEGORIES[NAME]))
     if unknown:
-        raise ValueError(f"category {unknown[0]!r} is none of {benchmark}; they are {', '.join(CATEGORIES[benchmark])}")
-    averages = {f"average_{column}": (column, GROUPS[benchmark]) for column in ("accuracy", "format", "think_length")}
-    named = NAMED_GROUPS[benchmark].items()
+        raise ValueError(f"category {unknown[0]!r} is none of {NAME}; they are {', '.join(CATEGORIES[NAME])}")
+    averages = {f"average_{column}": (column, GROUPS[NAME]) for column in ("accuracy", "format", "think_length")}
+    named = NAMED_GROUPS[NAME].items()
     groups = {f"{column}/{name}": (column, group) for column in ("accuracy", "format") for name, group in named}
     for name, (column, group) in {**averages, **groups}.items():
         rows = frame[frame["category"].isin(categories_of(group))]

@@ -1,8 +1,11 @@
 """Responses of all checkpoints of a run, in one process: to import the libraries costs more than to evaluate one.
 
-The responses of a checkpoint grow in a file of their own, response by response, and become the finished file when all
-are there. Only the laptop's benchmarks are made in one piece, in seconds: their responses come from one stream of
-random numbers, and the cached runs hold what it gave.
+The responses of a checkpoint grow in a journal, response by response, and become the finished file when all are there.
+Only the laptop's benchmarks are made in one piece, in seconds: their responses come from one stream of random numbers,
+and the cached runs hold what it gave.
+
+What makes the responses (their identity) is written before the first one, and nothing of another identity is added.
+Several jobs may make the responses of some checkpoints each.
 """
 
 from __future__ import annotations
@@ -15,19 +18,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dara.config import Benchmark
-from dara.evaluation.identity import ONE_STREAM, Claim, response_identity, unfinished_path, with_finished
-from dara.evaluation.identity import checksums as checkpoint_checksums
-from dara.evaluation.multi_turn import Program, one_request
-from dara.evaluation.partial import PartialResponses, partial_path
-from dara.evaluation.progress import Progress
-from dara.evaluation.records import Case, Response, read_responses, select_cases
-from dara.evaluation.samplers import SAMPLERS, Sampler
-from dara.evaluation.scheduling import run_programs
-from dara.evaluation.score import BENCHMARKS, identity_path, responses_path
-from dara.files import write_atomically
+from dara.benchmarks import BenchmarkDefinition, definition
+from dara.evaluation.records import (
+    IDENTITY,
+    RESPONSES,
+    Case,
+    Place,
+    Response,
+    journal_path,
+    json_text,
+    parse_row,
+    read_responses,
+    response_line,
+    responses_path,
+    select_cases,
+    sha256_of,
+    steps_made,
+    write_responses,
+)
+from dara.evaluation.samplers import SAMPLERS, SETTINGS_FILES, Progress, Sampler, run_programs
+from dara.evaluation.tools import one_request
+from dara.files import read_json, write_atomically
+from dara.specs import Benchmark
+from dara.store import Journal, directory_lock
 
 logger = logging.getLogger(__name__)
+
+MOST_NAMED = 4  # differences that an error names
 
 
 @dataclass(frozen=True)
@@ -39,159 +56,267 @@ class Part:
 
     @classmethod
     def parse(cls, text: str) -> Part:
-        """From "2/5"; ValueError for anything else."""
+        """Return the part that "2/5" names. ValueError for anything else."""
         number, _, count = text.partition("/")
         if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
             raise ValueError(f"--part is {text!r}; it must be K/N with K from 1 to N, such as 2/5")
         return cls(int(number), int(count))
 
     def of(self, steps: Sequence[int]) -> Sequence[int]:
-        """This job's steps: every `count`-th, so that early and late checkpoints are dealt evenly."""
+        """Return this job's steps: every `count`-th, so that early and late checkpoints are shared evenly."""
         return steps[self.number - 1 :: self.count]
 
 
 def generate_checkpoints(
     checkpoints: Mapping[int, Path],
-    benchmark: Benchmark,
+    settings: Benchmark,
     cases_dir: Path,
     out_dir: Path,
     make_sampler: Callable[[Path, int], Sampler] | None = None,
     part: Part | None = None,
     checksums: Mapping[int, Mapping[str, str]] | None = None,
 ) -> None:
-    """Write `<out_dir>/step_<N>/<benchmark>.jsonl.gz` for each checkpoint and, last,
-    `<out_dir>/<benchmark>.identity.json`.
+    """Write the responses of each checkpoint into `out_dir` and, last, `responses.json`, which says what made them.
 
-    The identity says what made the responses: sampler and versions, decoding, seed, and checksums of the cases and of
-    each checkpoint's weights. What is there of the same identity stays: a killed process goes on where it was, at the
-    checkpoint and, except for the laptop's benchmarks, at the response.
+    That is sampler and versions, decoding, seed, and checksums of the cases and of each checkpoint's weights. What is
+    there of the same identity stays: a killed process continues where it was, at the checkpoint and, except for the
+    laptop's benchmarks, at the response.
 
     Args:
         checkpoints: step -> directory of a Hugging Face checkpoint with its tokenizer (step 0: the base model); none
             of a run that diverged before its first.
         cases_dir: directory of the benchmark's cases.
-        make_sampler: (checkpoint directory, batch size) -> sampler; by default the one that the benchmark names. One
+        out_dir: directory of the evaluation, `<run>/<benchmark>-<hash8>`.
+        make_sampler: (checkpoint directory, batch size) -> sampler; by default the one that the settings name. One
             serves all checkpoints.
-        part: make only the responses of some checkpoints, beside jobs that make the others; `gather` writes the
-            identity when all are there.
+        part: make only the responses of some checkpoints, beside jobs that make the others; `gather` writes
+            `responses.json` when all are there.
         checksums: step -> file -> sha256, where a manifest has them: hours of reading, for large models.
 
     Raises:
         ValueError: a checkpoint is missing, a case is wrong, or responses of another identity are in the way.
     """
     _check_present(checkpoints, out_dir)
-    make_sampler = make_sampler or (lambda directory, _: SAMPLERS[benchmark.sampler](directory, benchmark))
-    cases = select_cases(BENCHMARKS[benchmark.name].load_cases(benchmark.name, cases_dir), benchmark.limit)
+    benchmark, cases = definition(settings.name), _cases(settings, cases_dir)
+    make_sampler = make_sampler or (lambda directory, _: SAMPLERS[settings.sampler](directory, settings))
     steps = sorted(checkpoints)
     # A run that diverged before its first checkpoint has nothing to generate, but an identity like the others.
-    sampler = make_sampler(checkpoints[steps[0]] if steps else out_dir, benchmark.batch_size)
-    sums = checkpoint_checksums(checkpoints, benchmark, checksums or {})
-    identity = with_finished(response_identity(benchmark, cases_dir, sums, sampler), out_dir)
-    own = part.of(steps) if part else steps
-    claim = Claim(out_dir, benchmark.name, identity, own if part else None)
+    sampler = make_sampler(checkpoints[steps[0]] if steps else out_dir, settings.batch_size)
+    identity = response_identity(settings, cases_dir, checkpoint_checksums(checkpoints, checksums or {}), sampler)
     with contextlib.closing(sampler):
-        _generate({step: checkpoints[step] for step in own}, benchmark, cases, sampler, claim)
+        _begin(out_dir, identity)
+        started, made = time.monotonic(), 0
+        own = part.of(steps) if part else steps
+        for position, step in enumerate(own, 1):
+            where = f"{out_dir.parent.name}, {settings.name}: step {step} ({position} of {len(own)})"
+            if _is_complete(responses_path(out_dir, step), cases, settings.samples):
+                logger.info("%s: already there", where)
+                continue
+            _check_unchanged(out_dir, identity)
+            sampler.use(checkpoints[step])
+            make = _in_one_stream if benchmark.one_stream else _by_request
+            responses = make(benchmark, settings, cases, sampler, journal_path(out_dir, step), where)
+            _check_unchanged(out_dir, identity)
+            write_responses(out_dir, step, cases, responses)
+            journal_path(out_dir, step).unlink(missing_ok=True)
+            made += 1
+            left = (time.monotonic() - started) / made * (len(own) - position)
+            logger.info("%s: %d responses, about %.0f s left", where, len(cases) * settings.samples, left)
     if part is None:
-        claim.finish()
+        _finish(out_dir)
 
 
-def _generate(
-    checkpoints: Mapping[int, Path], benchmark: Benchmark, cases: Sequence[Case], sampler: Sampler, claim: Claim
-) -> None:
-    """Responses of these checkpoints, one after the other; those that are there stay."""
-    usable = claim.begin()
-    started, made = time.monotonic(), 0
-    for position, (step, directory) in enumerate(checkpoints.items(), 1):
-        where = f"{claim.out_dir.name}, {benchmark.name}: step {step} ({position} of {len(checkpoints)})"
-        path = responses_path(claim.out_dir, step, benchmark.name)
-        if usable and _is_complete(path, cases, benchmark.samples):
-            logger.info("%s: already there", where)
-            continue
-        claim.check()
-        sampler.use(directory)
-        make = _in_one_stream if benchmark.name in ONE_STREAM else _by_request
-        claim.write(step, cases, make(cases, benchmark, sampler, path, where))
-        made += 1
-        left = (time.monotonic() - started) / made * (len(checkpoints) - position)
-        logger.info("%s: %d responses, about %.0f s left", where, len(cases) * benchmark.samples, left)
+def gather(steps: Sequence[int], settings: Benchmark, cases_dir: Path, out_dir: Path) -> None:
+    """Write `responses.json` of responses that the parts have made, once all of them are there.
 
-
-def gather(steps: Sequence[int], benchmark: Benchmark, cases_dir: Path, out_dir: Path) -> None:
-    """Write the identity of responses that the parts have made, once all of them are there. Nothing is generated.
-
-    What the parts put down stays, so that a gathering that was interrupted can be made again.
+    Nothing is generated, and all that the parts wrote stays, so an interrupted call can be made again.
 
     Raises:
         ValueError: responses are missing; the message names them.
     """
-    final, work = identity_path(out_dir, benchmark.name), unfinished_path(out_dir, benchmark.name)
-    cases = select_cases(BENCHMARKS[benchmark.name].load_cases(benchmark.name, cases_dir), benchmark.limit)
-    paths = [responses_path(out_dir, step, benchmark.name) for step in sorted(steps)]
-    missing = [path for path in paths if not _is_complete(path, cases, benchmark.samples)]
-    if missing or not (work.is_file() or final.is_file()):
+    cases = _cases(settings, cases_dir)
+    paths = [responses_path(out_dir, step) for step in sorted(steps)]
+    missing = [path for path in paths if not _is_complete(path, cases, settings.samples)]
+    if missing or not (out_dir / IDENTITY).is_file():
         raise ValueError(
-            f"{len(missing)} of {len(paths)} response files of {out_dir.name} are missing or incomplete"
-            f"{f' (the first: {missing[0]})' if missing else ''}; delete {out_dir}/{benchmark.name}.part*.done, and "
-            "the workflow makes what is missing"
+            f"{len(missing)} of {len(paths)} response files of {out_dir.parent.name} are missing or incomplete"
+            f"{f' (the first: {missing[0]})' if missing else ''}; delete {out_dir}/part*.done, and the workflow makes "
+            "what is missing"
         )
-    if work.is_file():
-        write_atomically(final, work.read_bytes())
+    _finish(out_dir)
+
+
+def _finish(out_dir: Path) -> None:
+    """Write what made the responses that are there."""
+    identity, made = read_json(out_dir / IDENTITY), map(str, steps_made(out_dir))
+    checkpoints = {step: identity["checkpoints"][step] for step in made}
+    write_atomically(out_dir / RESPONSES, json_text({**identity, "checkpoints": checkpoints}))
+
+
+def _cases(settings: Benchmark, cases_dir: Path) -> list[Case]:
+    return select_cases(definition(settings.name).load_cases(cases_dir), settings.limit)
+
+
+# --- what is asked ----------------------------------------------------------------------------------------------------
 
 
 def _in_one_stream(
-    cases: Sequence[Case], benchmark: Benchmark, sampler: Sampler, path: Path, where: str
+    benchmark: BenchmarkDefinition, settings: Benchmark, cases: Sequence[Case], sampler: Sampler, *_: object
 ) -> list[list[Response]]:
-    """Responses of all cases at once."""
-    prompts = [BENCHMARKS[benchmark.name].prompt(case) for case in cases]
-    return sampler.generate(prompts, benchmark.samples, benchmark.sampling, benchmark.seed)
+    """Return the responses to all cases, made at once."""
+    prompts = [benchmark.prompt(case) for case in cases]
+    return sampler.generate(prompts, settings.samples, settings.sampling, settings.seed)
 
 
 def _by_request(
-    cases: Sequence[Case], benchmark: Benchmark, sampler: Sampler, path: Path, where: str
+    benchmark: BenchmarkDefinition,
+    settings: Benchmark,
+    cases: Sequence[Case],
+    sampler: Sampler,
+    path: Path,
+    where: str,
 ) -> list[list[Response]]:
-    """Responses of all cases; those that are there already are read, each other one is kept as soon as it is there."""
-    module = BENCHMARKS[benchmark.name]
-    programs = getattr(module, "programs", None)
-    if programs is not None and benchmark.samples != 1:
-        raise ValueError(f"benchmark.samples is {benchmark.samples}; {benchmark.name} has one trajectory a case: set 1")
-    opened = programs(cases, benchmark.max_steps) if programs else contextlib.nullcontext(_one_prompt(module))
-    with PartialResponses(partial_path(path)) as work, opened as program:
-        progress = Progress(logger, where, len(cases) * benchmark.samples, len(work.done))
-        session = sampler.session(benchmark.sampling, benchmark.max_context, progress.made)
+    """Return the responses to all cases: those in the journal, and the others, each kept as soon as it is there."""
+    if benchmark.programs is not None and settings.samples != 1:
+        raise ValueError(f"benchmark.samples is {settings.samples}; {settings.name} has one trajectory a case: set 1")
+    if benchmark.programs is None:
+        opened = contextlib.nullcontext(lambda case: one_request(benchmark.prompt(case)))
+    else:
+        opened = benchmark.programs(cases, settings.max_steps)
+    with response_journal(path) as work, opened as program:
+        progress = Progress(logger, where, len(cases) * settings.samples, len(work.done))
+        session = sampler.session(settings.sampling, settings.max_context, progress.made)
         waiting = (
             ((case.id, sample), lambda case=case: program(case))
             for case in cases
-            for sample in range(benchmark.samples)
+            for sample in range(settings.samples)
             if (case.id, sample) not in work.done
         )
-        for ended in run_programs(waiting, session, sampler, benchmark.seed):
-            for (case_id, sample), response in ended:
-                work.add(case_id, sample, response)
+        for ended in run_programs(waiting, session, sampler, settings.seed):
+            for place, response in ended:
+                work.add(place, response, response_line(_step_of(path), *place, response))
             progress.advance(len(ended))
-        return [[work.done[case.id, sample] for sample in range(benchmark.samples)] for case in cases]
+        return [[work.done[case.id, sample] for sample in range(settings.samples)] for case in cases]
 
 
-def _one_prompt(module: Any) -> Callable[[Case], Program]:
-    return lambda case: one_request(module.prompt(case))
+def response_journal(path: Path) -> Journal[Place, Response]:
+    """Return the responses of a checkpoint that are made so far, by case and sample."""
+
+    def parse(number: int, line: str) -> tuple[Place, Response]:
+        row = parse_row(path, number, line)
+        return (row.case, row.sample), row.answer
+
+    return Journal(path, parse)
 
 
-def _check_present(checkpoints: Mapping[int, Path], out_dir: Path) -> None:
-    for step, directory in sorted(checkpoints.items()):
-        if not any(directory.glob("*.safetensors")):
+def _step_of(journal: Path) -> int:
+    return int(journal.stem.rpartition("_")[2])
+
+
+# --- what makes them --------------------------------------------------------------------------------------------------
+
+
+def response_identity(
+    settings: Benchmark, cases_dir: Path, weights: Mapping[int, Mapping[str, str]], sampler: Sampler
+) -> dict[str, Any]:
+    """Return what makes the responses, in values of JSON; how they are scored is no part of it.
+
+    Args:
+        weights: step -> file -> sha256, see `checkpoint_checksums`.
+    """
+    benchmark = definition(settings.name)
+    identity = {
+        "benchmark": settings.name,
+        **settings.of_responses,
+        "sampler": sampler.identity,  # in place of its name, which it has
+        "cases": sha256_of(benchmark.case_files(cases_dir), cases_dir),
+        "versions": dict(benchmark.versions()),
+        "checkpoints": {str(step): dict(weights[step]) for step in sorted(weights)},
+    }
+    if benchmark.tools_identity is not None:
+        identity["tools"] = benchmark.tools_identity()
+    return identity
+
+
+def checkpoint_checksums(
+    checkpoints: Mapping[int, Path], known: Mapping[int, Mapping[str, str]]
+) -> dict[int, dict[str, str]]:
+    """Return file -> sha256 of what makes the responses of each checkpoint; those that are known are not computed."""
+    sums = {}
+    for step, path in checkpoints.items():
+        files = {file for pattern in ("*.safetensors", *SETTINGS_FILES) for file in path.glob(pattern)}
+        listed = known.get(step, {})
+        computed = sha256_of([file for file in files if file.name not in listed], path)
+        sums[step] = computed | {file.name: listed[file.name] for file in files if file.name in listed}
+    return sums
+
+
+def _begin(out_dir: Path, identity: Mapping[str, Any]) -> None:
+    """Write the identity of the responses that this job makes, beside those that are there.
+
+    Raises:
+        ValueError: another identity made, or makes, responses here.
+    """
+    path = out_dir / IDENTITY
+    with directory_lock(out_dir / ".begin"):  # several jobs may begin at once
+        there = read_json(path) if path.is_file() else {**identity, "checkpoints": {}}
+        if differing := differences(*_compared(there, identity)):
             raise ValueError(
-                f"{directory}: the checkpoint of step {step} of {out_dir.name} is missing (no *.safetensors there); "
-                f"make it again with `{_remake_command(out_dir)}` and the profile of the first time"
+                f"{path}: these responses were made with another {differing}; use the settings they were made with, "
+                f"or, when no other job runs, delete {out_dir} to make them again"
             )
+        if not path.is_file() and (made := steps_made(out_dir)):
+            raise ValueError(
+                f"{responses_path(out_dir, made[0])}: nothing says what made these responses ({IDENTITY} is gone); "
+                f"delete {out_dir} to make them again"
+            )
+        both = {**there["checkpoints"], **identity["checkpoints"]}
+        write_atomically(path, json_text({**identity, "checkpoints": both}))
 
 
-def _remake_command(out_dir: Path) -> str:
-    """`out_dir` is results/<preset>/scores/<run_id>, or .../base-<model_id> for a base model."""
-    root = out_dir.parent.parent
-    if out_dir.name.startswith("base-"):
-        made_by = root / "models" / out_dir.name.removeprefix("base-")
-    else:
-        made_by = root / "runs" / out_dir.name
-    return f"snakemake --force {(made_by / 'manifest.json').as_posix()}"
+def _check_unchanged(out_dir: Path, identity: Mapping[str, Any]) -> None:
+    """Raise ValueError where another evaluation has begun in this directory since, with which ours would mix."""
+    path = out_dir / IDENTITY
+    if not path.is_file():
+        raise ValueError(
+            f"{path}: was deleted while this job made responses, so another evaluation may have begun; what it has "
+            "not written yet is left out; start it again"
+        )
+    if differing := differences(*_compared(read_json(path), identity)):
+        raise ValueError(
+            f"{path}: another job has begun this evaluation with another {differing}; what this one has not written "
+            "yet is left out; start it again with those settings"
+        )
+
+
+def _compared(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return two identities without the checkpoints that only one of them has: those differ from nothing."""
+    both = there["checkpoints"].keys() & here["checkpoints"].keys()
+    first, second = ({**one, "checkpoints": {step: one["checkpoints"][step] for step in both}} for one in (there, here))
+    return first, second
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Return where two identities differ: `seed (0 there, 1 here), sampler.device ('cuda' there, 'cpu' here)`."""
+    before, now = _flat(there), _flat(here)
+    keys = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
+    named = [f"{key} ({_short(before.get(key))} there, {_short(now.get(key))} here)" for key in keys[:MOST_NAMED]]
+    more = [f"{len(keys) - MOST_NAMED} more"] if len(keys) > MOST_NAMED else []
+    return ", ".join(named + more)
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, inner in value.items():
+        flat |= _flat(inner, f"{prefix}{key}.") if isinstance(inner, Mapping) else {f"{prefix}{key}": inner}
+    return flat
+
+
+def _short(value: Any) -> str:
+    return "nothing" if value is None else f"{value!r:.40}"
+
+
+# --- what is there ----------------------------------------------------------------------------------------------------
 
 
 def _is_complete(path: Path, cases: Sequence[Case], samples: int) -> bool:
@@ -203,3 +328,17 @@ def _is_complete(path: Path, cases: Sequence[Case], samples: int) -> bool:
         logger.warning("%s; made again", error)
         return False
     return True
+
+
+def _check_present(checkpoints: Mapping[int, Path], out_dir: Path) -> None:
+    """Raise ValueError for a checkpoint that is missing. `out_dir` is results/<preset>/scores/<run>/<evaluation>."""
+    name, root = out_dir.parent.name, out_dir.parents[2]
+    base = name.startswith("base-")
+    made_by = root / "models" / name.removeprefix("base-") if base else root / "runs" / name
+    for step, directory in sorted(checkpoints.items()):
+        if not any(directory.glob("*.safetensors")):
+            raise ValueError(
+                f"{directory}: the checkpoint of step {step} of {name} is missing (no *.safetensors there); make it "
+                f"again with `snakemake --force {(made_by / 'manifest.json').as_posix()}` and the profile of the first "
+                "time"
+            )

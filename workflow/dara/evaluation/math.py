@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from dara.benchmarks import BenchmarkDefinition
 from dara.evaluation import math_sets
 from dara.evaluation.records import Case, Metric, Response, plain_metric, read_jsonl
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 GRADER_VERSION = "0.9.0"
-FACTORY = "dara.evaluation.math:make_scorer"
-SCORER = {"math-verify": GRADER_VERSION}
-VERSIONS = {"math_sets": math_sets.VERSION}
 GRADES = ("strict", "strict_or_numeric", "math_verify")
 COLUMNS = ("case", "category", "sample", *GRADES, "exceed", "joint", "truncated", "n_tokens", "outcome")
 # Metric -> column of the score file.
@@ -38,6 +35,7 @@ METRICS = {
     "joint": "joint",
     "truncated_rate": "truncated",
 }
+HEADLINE = {"acc": "Acc", "exceed": "Exceed", "joint": "Joint", "strict": "strict", "math_verify": "math-verify"}
 # Metric -> which answers only this grade accepts, of strict, the number comparison, and math-verify.
 LONE = {"only_strict": (1, 1, 0), "only_numeric": (0, 1, 0), "only_math_verify": (0, 0, 1)}
 # Processor time of a step of math-verify's work: it stops what loops in Python, such as 9^{9^{9^9}}; the time limit of
@@ -46,17 +44,20 @@ LONE = {"only_strict": (1, 1, 0), "only_numeric": (0, 1, 0), "only_math_verify":
 STEP_SECONDS = 3
 
 
-def case_files(benchmark: str, cases_dir: Path) -> list[Path]:
-    """The files that the cases are made of."""
+def case_files(cases_dir: Path) -> list[Path]:
+    """Return the files that the cases are made of."""
     return [cases_dir / "problems.jsonl"]
 
 
-def load_cases(benchmark: str, cases_dir: Path) -> list[Case]:
-    """All problems; the category is the set, or the laptop benchmark's name. ValueError with file and row if wrong."""
-    (path,) = case_files(benchmark, cases_dir)
-    if benchmark == "laptop_math":
-        rows = read_jsonl(path, ("id", "prompt", "answer"))
-        return [Case(row["id"], benchmark, row, {"answer": row["answer"]}) for row in rows]
+def laptop_cases(cases_dir: Path) -> list[Case]:
+    """Return the laptop's sums, all of one category. ValueError, with file and row, for a wrong one."""
+    rows = read_jsonl(*case_files(cases_dir), ("id", "prompt", "answer"))
+    return [Case(row["id"], "laptop_math", row, {"answer": row["answer"]}) for row in rows]
+
+
+def load_cases(cases_dir: Path) -> list[Case]:
+    """Return the problems of the five sets; the category is the set. ValueError, with file and row, for a wrong one."""
+    (path,) = case_files(cases_dir)
     rows = read_jsonl(path, ("id", "category", "problem", "answer"))
     for number, row in enumerate(rows, 1):
         if row["category"] not in math_sets.SETS:
@@ -160,29 +161,23 @@ def _preflight(score: Any) -> None:
             )
 
 
-def score_row(response: Response, scores: Mapping[str, int], length_limit: int | None) -> dict[str, int]:
-    """The columns of a response from the grades that its scorer gave (0 where it did not end in time).
-
-    Raises:
-        ValueError: no length limit.
-    """
-    if length_limit is None:
-        raise ValueError("benchmark.length_limit is missing; the math benchmark needs it, in tokens with the end token")
+def score_row(response: Response, scores: Mapping[str, int], length_limit: int) -> dict[str, int]:
+    """Return the columns of a response from the grades that its scorer gave (0 where it did not end in time)."""
     grades = {grade: scores.get(grade, 0) for grade in GRADES}
     exceed = int(response.n_tokens > length_limit)
     joint = int(grades["strict_or_numeric"] and not exceed)
     return {**grades, "exceed": exceed, "joint": joint, "truncated": int(not response.finished)}
 
 
-def summarise(frame: pd.DataFrame, benchmark: str) -> dict[str, Metric]:
-    """Metrics of a score file (a row a response).
+def summarise(frame: pd.DataFrame) -> dict[str, Metric]:
+    """Return acc, strict, math_verify, exceed, joint and truncated_rate; every question counts alike."""
+    return {metric: plain_metric(frame, column) for metric, column in METRICS.items()}
 
-    laptop_math: acc, strict, math_verify, exceed, joint, truncated_rate; every question counts alike. math_five: the
-    same and the shares of answers that only one grade accepts (only_strict, only_numeric, only_math_verify), for each
-    set as `<metric>/<set>`, and as the unweighted mean over the five sets, which exists where all five are there.
-    """
-    if benchmark == "laptop_math":
-        return {metric: plain_metric(frame, column) for metric, column in METRICS.items()}
+
+def summarise_sets(frame: pd.DataFrame) -> dict[str, Metric]:
+    """Return the metrics of `summarise` and the shares of answers that only one grade accepts (only_strict,
+    only_numeric, only_math_verify), for each set as `<metric>/<set>`, and as the unweighted mean over the five sets,
+    which exists where all five are there."""
     frame = frame.assign(**_accepted_by_one(frame))
     complete = set(frame["category"]) == set(math_sets.SETS)
     metrics = {}
@@ -201,7 +196,48 @@ def _accepted_by_one(frame: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def _macro(metric: Metric) -> Metric:
-    """Every set counts alike, however many questions it has."""
+    """Return the metric in which every set counts alike, however many questions it has."""
+    import numpy as np
+
     names, counts = np.unique(metric.strata.astype(str), return_counts=True)
     each = {name: 1 / (len(names) * count) for name, count in zip(names, counts, strict=True)}
     return Metric(metric.values, metric.strata, np.array([each[name] for name in metric.strata]))
+
+
+LIMIT_NEEDED = "length_limit is missing; the math benchmark needs it, in tokens with the end token"
+LAPTOP_MATH = BenchmarkDefinition(
+    name="laptop_math",
+    task="math",
+    kind="laptop",
+    case_files=case_files,
+    load_cases=laptop_cases,
+    prompt=prompt,
+    one_stream=True,
+    scorer="dara.evaluation.math:make_scorer",
+    scorer_version=2,  # 2: as math_five
+    graders={"math-verify": GRADER_VERSION},
+    columns=COLUMNS,
+    score_row=score_row,
+    summarise=summarise,
+    length_limit_needed=LIMIT_NEEDED,
+    headline=HEADLINE,
+)
+MATH_FIVE = replace(
+    LAPTOP_MATH,
+    name="math_five",
+    kind="published",
+    load_cases=load_cases,
+    versions=lambda: {"math_sets": math_sets.VERSION},
+    one_stream=False,
+    summarise=summarise_sets,
+    paper={
+        "samples": 16,
+        "sampling": {"temperature": 0.6, "top_p": 0.95, "max_response_tokens": 32768},
+        "seed": 0,
+        "max_context": 34816,  # room for the longest response behind a prompt of 2,048 tokens
+        "length_limit": 4000,
+    },
+    parts=tuple(math_sets.SETS),
+    # 2: the second chance reads LaTeX's spaces and powers; a truncated response can be right
+    scorer_version=2,
+)

@@ -1,4 +1,14 @@
-"""Cases, responses and the files they are kept in."""
+"""Cases, responses and metrics, and the files of an evaluation.
+
+An evaluation has the directory `<benchmark>-<hash8>`, whose hash is that of the settings that make responses:
+
+* `step_<N>.jsonl.gz`: the responses of a checkpoint, a line each; `.step_<N>.jsonl` while they are made;
+* `responses.json`: what made them, written when all are there; `.identity.json` says it from the beginning;
+* `scores.csv.gz`: a row a response, all steps; `.scores.jsonl` while they are scored;
+* `scores.json`: what scored them, at which steps, the checksum of that table, and `responses.json` again.
+
+`results/cached` keeps the two files of scores, and the responses of all steps in one file, `responses.jsonl.gz`.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +17,25 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from dara.files import gunzip, gzipped, sha256, write_atomically
+from dara.files import gunzip, gzipped, read_json, sha256, write_atomically
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
-# Why a model got no further: no room for another output, or too many steps in a turn.
 Stopped = Literal["context_overflow", "step_limit"]
+"""Why a model got no further: no room for another output, or too many steps in a turn."""
+Place = tuple[str, int]
+"""A case and the number of a sample."""
+IDENTITY = ".identity.json"
+RESPONSES = "responses.json"
+SCORES = "scores.json"
+SCORE_TABLE = "scores.csv.gz"
+CACHED_RESPONSES = "responses.jsonl.gz"
 
 
 @dataclass(frozen=True)
@@ -76,60 +94,197 @@ class Response:
         return [self.text] if self.turns is None else [step for turn in self.turns for step in turn]
 
 
-@dataclass(frozen=True)
-class Row:
-    """A line of a response file: the response to sample `sample` (from 0) of a case."""
+class Row(BaseModel):
+    """A line of a response file: the response to sample `sample` (from 0) of a case at a step.
 
-    case: str
-    sample: int
-    response: Response
+    The descriptions are what an error says that a value must be.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    step: int = Field(description="int")
+    case: str = Field(description="str")
+    sample: int = Field(description="int")
+    response: str = Field(description="str")
+    n_tokens: int = Field(description="int")
+    finished: bool = Field(description="bool")
+    turns: tuple[tuple[str, ...], ...] | None = Field(None, description="a list of lists of texts")
+    stopped: Stopped | None = Field(None, description="one of ('context_overflow', 'step_limit')")
+    lost_calls: Annotated[int, Field(ge=0)] = Field(0, description="a number of calls, 0 or more")
+
+    @property
+    def answer(self) -> Response:
+        """The response itself."""
+        return Response(self.response, self.n_tokens, self.finished, self.turns, self.stopped, self.lost_calls)
+
+
+def response_line(step: int, case: str, sample: int, answer: Response) -> str:
+    """Return the line of a response file for one response, without its end; what has its default is left out."""
+    row = {"step": step, "case": case, "sample": sample, "response": answer.text, "n_tokens": answer.n_tokens}
+    row |= {"finished": answer.finished}
+    rest = {"turns": answer.turns, "stopped": answer.stopped, "lost_calls": answer.lost_calls or None}
+    return json.dumps(row | {key: value for key, value in rest.items() if value is not None})
+
+
+def parse_row(path: Path, number: int, line: str) -> Row:
+    """Return the row in line `number` (from 1) of a response file.
+
+    Raises:
+        ValueError: it is wrong; names file, row, and what the value must be.
+    """
+    where, fields = f"{path}, row {number}", Row.model_fields
+    try:
+        return Row.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            raise ValueError(f"{where}: not valid JSON ({first['msg']})") from None
+        if first["type"] in ("missing", "model_type"):
+            required = ", ".join(name for name, field in fields.items() if field.is_required())
+            raise ValueError(f"{where}: must be an object with {required}; it is {line[:100]}") from None
+        name = first["loc"][0]
+        raise ValueError(
+            f"{where}: {name} must be {fields[name].description}, not {json.loads(line)[name]!r:.100}"
+        ) from None
 
 
 def read_jsonl(path: Path, fields: Sequence[str]) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file; each must have `fields`.
+    """Return the objects of a JSON-lines file; each must have `fields`.
 
     Raises:
         ValueError: the file is missing or empty, or a line is not such an object; names file and row (from 1).
     """
     if not path.is_file():
         raise ValueError(f"{path}: the file does not exist")
-    rows = [_parse(path, number, line, fields) for number, line in enumerate(_lines(path.read_text("utf-8")), 1)]
+    rows = []
+    for number, line in enumerate(_lines(path.read_text("utf-8")), 1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{path}, row {number}: not valid JSON ({error})") from None
+        if not isinstance(row, dict) or not set(fields) <= set(row):
+            raise ValueError(f"{path}, row {number}: must be an object with {', '.join(fields)}; it is {line[:100]}")
+        rows.append(row)
     if not rows:
         raise ValueError(f"{path}: has no row; each line must be an object with {', '.join(fields)}")
     return rows
 
 
+def responses_path(directory: Path, step: int) -> Path:
+    """Return where the responses of a checkpoint are."""
+    return directory / f"step_{step}.jsonl.gz"
+
+
+def journal_path(directory: Path, step: int) -> Path:
+    """Return where they are while they are made."""
+    return directory / f".step_{step}.jsonl"
+
+
+def steps_made(directory: Path) -> list[int]:
+    """Return the steps whose responses are all there, sorted."""
+    return sorted(int(path.name[len("step_") : -len(".jsonl.gz")]) for path in directory.glob("step_*.jsonl.gz"))
+
+
 def read_responses(path: Path, cases: Sequence[Case], samples: int) -> list[Row]:
-    """The responses in `path`: `samples` of each of `cases`, in their order.
+    """Return the responses in `path`: `samples` of each of `cases`, in their order.
 
     Raises:
         ValueError: the file is missing, damaged or incomplete, or a row is wrong; names file and row (from 1).
     """
     try:
-        content = gunzip(path).decode("utf-8")
+        lines = _lines(gunzip(path).decode("utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{path}: the file does not exist; responses are generated before they are scored") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is damaged: not UTF-8 text ({error})") from None
-    lines = _lines(content)
     expected = [(case.id, sample) for case in cases for sample in range(samples)]
-    rows = [_row(path, number, line, key) for number, (line, key) in enumerate(zip(lines, expected, strict=False), 1)]
+    rows = []
+    for number, (line, (case, sample)) in enumerate(zip(lines, expected, strict=False), 1):
+        row = parse_row(path, number, line)
+        if (row.case, row.sample) != (case, sample):
+            found = f"case {row.case!r}, sample {row.sample!r}"
+            raise ValueError(f"{path}, row {number}: is {found}; expected case {case!r}, sample {sample}")
+        rows.append(row)
     if len(lines) != len(expected):
         raise ValueError(f"{path}: has {len(lines)} rows; {len(cases)} cases x {samples} samples need {len(expected)}")
     return rows
 
 
-def write_responses(path: Path, cases: Sequence[Case], responses: Sequence[Sequence[Response]]) -> None:
-    """Write `responses[case][sample]` as gzipped JSON lines, atomically; equal responses give equal bytes."""
-    lines = []
-    for case, answers in zip(cases, responses, strict=True):
-        for sample, answer in enumerate(answers):
-            lines.append(response_line(case.id, sample, answer))
-    write_atomically(path, gzipped("".join(lines).encode("utf-8")))
+def write_responses(directory: Path, step: int, cases: Sequence[Case], responses: Sequence[Sequence[Response]]) -> None:
+    """Write `responses[case][sample]` of a checkpoint, atomically; equal responses give equal bytes."""
+    lines = [
+        response_line(step, case.id, sample, answer) + "\n"
+        for case, answers in zip(cases, responses, strict=True)
+        for sample, answer in enumerate(answers)
+    ]
+    write_atomically(responses_path(directory, step), gzipped("".join(lines).encode("utf-8")))
+
+
+def responses_manifest(directory: Path) -> dict[str, Any]:
+    """Return what made the responses in a directory, which may be one of the cache.
+
+    Raises:
+        ValueError: not all responses are there.
+    """
+    if (directory / RESPONSES).is_file():
+        return read_json(directory / RESPONSES)
+    if (directory / CACHED_RESPONSES).is_file():
+        return read_json(directory / SCORES)["responses"]
+    raise ValueError(
+        f"{directory / RESPONSES}: the file does not exist; responses are generated before they are scored"
+    )
+
+
+def scored_steps(directory: Path) -> list[int] | None:
+    """Return the steps that have scores; None where scoring is not done."""
+    path = directory / SCORES
+    return read_json(path)["steps"] if path.is_file() else None
+
+
+def covers(directory: Path, steps: Iterable[int]) -> bool:
+    """Return whether scoring is done in a directory, and these steps are among those that it scored."""
+    scored = scored_steps(directory)
+    return scored is not None and {*steps} <= {*scored}
+
+
+def scored_by(directory: Path) -> int | None:
+    """Return the version of the scorer that made the scores in a directory; None where there are none."""
+    path = directory / SCORES
+    return read_json(path)["scorer"].get("scorer", {}).get("scorer") if path.is_file() else None
+
+
+def collected_responses(directory: Path) -> bytes:
+    """Return the responses of all steps as one compressed file, as the cache keeps them."""
+    return gzipped(b"".join(gunzip(responses_path(directory, step)) for step in steps_made(directory)))
+
+
+def copy_responses(source: Path, directory: Path) -> None:
+    """Copy responses, of a directory or of the cache, to `directory`, and what made them."""
+    manifest = responses_manifest(source)
+    if (source / CACHED_RESPONSES).is_file():
+        for step, lines in _by_step(source / CACHED_RESPONSES).items():
+            write_atomically(responses_path(directory, step), gzipped("".join(lines).encode("utf-8")))
+    for step in steps_made(source):
+        write_atomically(responses_path(directory, step), responses_path(source, step).read_bytes())
+    for name in (IDENTITY, RESPONSES):
+        write_atomically(directory / name, json_text(manifest))
+
+
+def _by_step(path: Path) -> dict[int, list[str]]:
+    """Return step -> lines, with their ends, of a file of the cache."""
+    found: dict[int, list[str]] = {}
+    for number, line in enumerate(_lines(gunzip(path).decode("utf-8")), 1):
+        found.setdefault(parse_row(path, number, line).step, []).append(line + "\n")
+    return found
+
+
+def json_text(content: Any) -> str:
+    """Return a manifest as text: sorted keys, so that equal contents are equal files."""
+    return json.dumps(content, indent=2, sort_keys=True) + "\n"
 
 
 def select_cases(cases: Sequence[Case], limit: int | None) -> list[Case]:
-    """At most `limit` cases (None: all) for a first look: as many of each category as possible, in the order given."""
+    """Return at most `limit` cases (None: all) for a first look: as many of each category as possible, in order."""
     if limit is None or limit >= len(cases):
         return list(cases)
     place: dict[str, int] = {}  # category -> its cases so far
@@ -140,51 +295,19 @@ def select_cases(cases: Sequence[Case], limit: int | None) -> list[Case]:
     return [cases[number] for number in sorted(number for _, number in sorted(ranks)[:limit])]
 
 
-def response_line(case: str, sample: int, answer: Response) -> str:
-    """The line of a response file for one response."""
-    row = {"case": case, "sample": sample, "response": answer.text, "n_tokens": answer.n_tokens}
-    row["finished"] = answer.finished
-    if answer.turns is not None:
-        row["turns"] = answer.turns
-    if answer.stopped is not None:
-        row["stopped"] = answer.stopped
-    if answer.lost_calls:
-        row["lost_calls"] = answer.lost_calls
-    return json.dumps(row) + "\n"
-
-
-def parse_response(path: Path, number: int, line: str) -> Row:
-    """The row in line `number` (from 1) of a response file. Raises ValueError, naming file and row, for a wrong one."""
-    row = _parse(path, number, line, ("case", "sample", "response", "n_tokens", "finished"))
-    types = {"case": str, "sample": int, "response": str, "n_tokens": int, "finished": bool}
-    for field, kind in types.items():
-        if type(row[field]) is not kind:
-            raise ValueError(f"{path}, row {number}: {field} must be {kind.__name__}, not {row[field]!r:.100}")
-    turns, stopped = row.get("turns"), row.get("stopped")
-    if turns is not None:
-        steps = [step for turn in turns for step in turn] if _is_list_of(turns, list) else [None]
-        if not _is_list_of(steps, str):
-            raise ValueError(f"{path}, row {number}: turns must be a list of lists of texts, not {turns!r:.100}")
-        turns = tuple(tuple(turn) for turn in turns)
-    if stopped is not None and stopped not in get_args(Stopped):
-        raise ValueError(f"{path}, row {number}: stopped must be one of {get_args(Stopped)}, not {stopped!r:.100}")
-    lost = row.get("lost_calls", 0)
-    if type(lost) is not int or lost < 0:
-        raise ValueError(f"{path}, row {number}: lost_calls must be a number of calls, 0 or more, not {lost!r:.100}")
-    answer = Response(row["response"], row["n_tokens"], row["finished"], turns, stopped, lost)
-    return Row(row["case"], row["sample"], answer)
-
-
 def sha256_of(paths: Iterable[Path], root: Path) -> dict[str, str]:
-    """Checksums (64 hex digits) of files, keyed by their path below `root`."""
-    sums = {}
-    for path in sorted(paths):
-        sums[path.relative_to(root).as_posix()] = sha256(path)
-    return sums
+    """Return the checksums (64 hex digits) of files, keyed by their path below `root`."""
+    return {path.relative_to(root).as_posix(): sha256(path) for path in sorted(paths)}
 
 
 def plain_metric(frame: pd.DataFrame, column: str) -> Metric:
-    """Every question counts alike. `frame` has columns category, case and `column`, a row a sample."""
+    """Return a metric in which every question counts alike.
+
+    Args:
+        frame: columns category, case and `column`, a row a sample.
+    """
+    import numpy as np
+
     means = frame.groupby(["category", "case"], sort=True)[column].mean()
     strata = means.index.get_level_values("category").to_numpy(dtype=object)
     return Metric(means.to_numpy(dtype=np.float64), strata, np.full(len(means), 1 / len(means)))
@@ -193,25 +316,3 @@ def plain_metric(frame: pd.DataFrame, column: str) -> Metric:
 def _lines(content: str) -> list[str]:
     # Not splitlines(): model text may hold other separators, which JSON leaves as they are.
     return [line for line in content.split("\n") if line]
-
-
-def _parse(path: Path, number: int, line: str, fields: Sequence[str]) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"{path}, row {number}: not valid JSON ({error})") from None
-    if not isinstance(row, dict) or not set(fields) <= set(row):
-        raise ValueError(f"{path}, row {number}: must be an object with {', '.join(fields)}; it is {line[:100]}")
-    return row
-
-
-def _is_list_of(value: Any, kind: type) -> bool:
-    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
-
-
-def _row(path: Path, number: int, line: str, expected: tuple[str, int]) -> Row:
-    row = parse_response(path, number, line)
-    if (row.case, row.sample) != expected:
-        found = f"case {row.case!r}, sample {row.sample!r}"
-        raise ValueError(f"{path}, row {number}: is {found}; expected case {expected[0]!r}, sample {expected[1]}")
-    return row

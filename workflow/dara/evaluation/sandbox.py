@@ -22,7 +22,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -39,6 +40,8 @@ from dara.evaluation.isolation import (
 logger = logging.getLogger(__name__)
 
 Scores = dict[str, int | float]
+Item = dict[str, Any]
+Outcomes = Literal["ok", "timeout"]
 
 # What goes to a worker at once, at most (but one item in any case); also what a kill can cost.
 BATCH_ITEMS = 16
@@ -80,7 +83,7 @@ class Outcome:
     """Scores of an item; after a `timeout` (also: out of memory, killed) only the parts that were there by then."""
 
     scores: Scores
-    outcome: Literal["ok", "timeout"]
+    outcome: Outcomes
 
 
 class Sandbox:
@@ -162,6 +165,64 @@ class Sandbox:
                 self._partial = {}
                 deadline = time.monotonic() + WALL_FACTOR * self._spec.seconds
         return outcomes
+
+
+def cores() -> int:
+    """The processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class ScoringPool:
+    """Scores items in `workers` processes; use as a context manager. Workers start when they are first needed."""
+
+    def __init__(self, spec: ScorerSpec, workers: int) -> None:
+        if workers < 1:
+            raise ValueError(f"workers must be at least 1, not {workers}")
+        self._sandboxes = [Sandbox(spec) for _ in range(workers)]
+
+    def __enter__(self) -> ScoringPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for sandbox in self._sandboxes:
+            sandbox.__exit__()
+
+    def network(self) -> Network:
+        """Whether the workers can reach a network; starts one of them."""
+        return self._sandboxes[0].start()
+
+    def score(self, items: Mapping[int, Item], keep: Callable[[int, Outcome], None]) -> None:
+        """Score `items`, and call `keep(key, outcome)` in this thread for each as soon as it is there, in any order.
+
+        Raises:
+            SandboxError: a worker does not start, or the scorer raised on an item (its key is named); then the pool
+                is closed.
+        """
+        keys = list(items)
+        free: queue.SimpleQueue[Sandbox] = queue.SimpleQueue()
+        for sandbox in self._sandboxes:
+            free.put(sandbox)
+
+        def work(chunk: list[int]) -> tuple[list[int], list[Outcome]]:
+            sandbox = free.get()
+            try:
+                return chunk, sandbox.score([items[key] for key in chunk], chunk)
+            finally:
+                free.put(sandbox)
+
+        with ThreadPoolExecutor(len(self._sandboxes)) as threads:
+            starts = range(0, len(keys), BATCH_ITEMS)
+            chunks = [threads.submit(work, keys[start : start + BATCH_ITEMS]) for start in starts]
+            finished = False
+            try:
+                for chunk in as_completed(chunks):
+                    for key, outcome in zip(*chunk.result(), strict=True):
+                        keep(key, outcome)
+                finished = True
+            finally:
+                if not finished:  # an error or an interrupt: nobody waits for what the others are at
+                    threads.shutdown(wait=False, cancel_futures=True)
+                    self.__exit__()
 
 
 class Worker:

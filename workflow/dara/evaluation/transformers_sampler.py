@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dara.evaluation.records import Response
-from dara.evaluation.samplers import OVERFLOW, Session, Tell, tell_nobody
-from dara.evaluation.tokenizer import CheckpointTokenizer
+from dara.evaluation.samplers import OVERFLOW, CheckpointTokenizer, ProgressCallback, Session, no_progress
 from dara.libraries import one_thread, quiet
 from dara.specs import Sampling
 
@@ -78,11 +77,13 @@ class TransformersSampler:
         """See `Sampler`."""
         return self._text.render(messages)
 
-    def session(self, sampling: Sampling, max_context: int | None, tell: Tell = tell_nobody) -> Session:
+    def session(
+        self, sampling: Sampling, max_context: int | None, on_progress: ProgressCallback = no_progress
+    ) -> Session:
         """See `Sampler`. What a request draws depends on its seed alone, not on its neighbours in a batch."""
 
         def answer(requests: Sequence[Request]) -> list[Response]:
-            return self._answer(requests, sampling, tell)
+            return self._answer(requests, sampling, on_progress)
 
         return _TransformersSession(self._text, self._batch_size, sampling, max_context, answer)
 
@@ -90,7 +91,7 @@ class TransformersSampler:
         """See `Sampler`."""
         self.__dict__.pop("_model", None)
 
-    def _answer(self, requests: Sequence[Request], sampling: Sampling, tell: Tell) -> list[Response]:
+    def _answer(self, requests: Sequence[Request], sampling: Sampling, on_progress: ProgressCallback) -> list[Response]:
         """Responses to a batch of requests."""
         import torch
         from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
@@ -113,9 +114,9 @@ class TransformersSampler:
                 attention_mask=torch.tensor(mask),
                 generation_config=config,
                 logits_processor=LogitsProcessorList(draw),
-                stopping_criteria=StoppingCriteriaList([_rooms(width, rooms, self._text.end_tokens, tell)]),
+                stopping_criteria=StoppingCriteriaList([_rooms(width, rooms, self._text.end_tokens, on_progress)]),
             )[:, width:]
-        tell(0, len(requests))
+        on_progress(0, len(requests))
         return [self._cut(row, request) for row, request in zip(tokens.tolist(), requests, strict=True)]
 
     def _cut(self, tokens: list[int], request: Request) -> Response:
@@ -199,8 +200,8 @@ def _within(positions: int) -> Callable[..., Any]:
     return hook
 
 
-def _rooms(width: int, rooms: Sequence[int], end_tokens: Sequence[int], tell: Tell) -> Any:
-    """A stopping criterion that ends each row where its own room ends, and tells how many tokens were made.
+def _rooms(width: int, rooms: Sequence[int], end_tokens: Sequence[int], on_progress: ProgressCallback) -> Any:
+    """A stopping criterion that ends each row where its own room ends, and reports how many tokens were made.
 
     Args:
         width: tokens of the padded prompts.
@@ -215,7 +216,7 @@ def _rooms(width: int, rooms: Sequence[int], end_tokens: Sequence[int], tell: Te
         going = torch.ones(len(rooms), dtype=torch.bool)
 
         def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
-            tell(int(self.going.sum()), 0)
+            on_progress(int(self.going.sum()), 0)
             full = limits <= input_ids.shape[1] - width
             self.going = self.going & ~full & ~torch.isin(input_ids[:, -1], ends)
             return full

@@ -1,42 +1,135 @@
 """Held-out validation during training: the training rewards on rows that are never trained on.
 
-`validation_tools` and `validation_math` are the benchmarks; what they share is here. The rows are those that the
-preparation of the training data wrote. As in training, the text decides as it is, truncated or not.
+The rows are those that the preparation of the training data wrote. As in training, the text decides as it is, truncated
+or not. Tool calling (ToolRL's 80 validation rows): `correctness` is the raw reward in [-3, 3], `format` and `length`
+are 0 or 1; the length limit is in words of the think block. Math (held-out problems of the training set): `correctness`
+and `length` are 0 or 1; the length limit is in tokens with the end token.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from dara.evaluation.records import Case, read_jsonl
+from dara.benchmarks import BenchmarkDefinition
+from dara.evaluation.records import Case, Metric, Response, plain_metric, read_jsonl
 
-FOLDER = "validation"
-"""Where a prepared data set keeps these rows."""
-VERSIONS = {"validation": 1}
+if TYPE_CHECKING:
+    import pandas as pd
+
+PLACE, REST = ("case", "category", "sample"), ("truncated", "n_tokens", "outcome")
 
 
-def case_files(benchmark: str, cases_dir: Path) -> list[Path]:
-    """The files that the cases are made of."""
+def case_files(cases_dir: Path) -> list[Path]:
+    """Return the files that the cases are made of."""
     return [cases_dir / "problems.jsonl"]
 
 
-def load_cases(benchmark: str, cases_dir: Path) -> list[Case]:
-    """All rows, in the order of the file. Raises ValueError with file and row where one is wrong."""
-    (path,) = case_files(benchmark, cases_dir)
-    rows = read_jsonl(path, ("id", "category", "messages", "reference"))
+def load_cases(cases_dir: Path) -> list[Case]:
+    """Return all rows, in the order of the file. ValueError, with file and row, for a wrong one."""
+    rows = read_jsonl(*case_files(cases_dir), ("id", "category", "messages", "reference"))
     return [Case(row["id"], row["category"], row, {"reference": row["reference"]}) for row in rows]
 
 
 def prompt(case: Case) -> list[dict[str, str]]:
-    """What the model is asked: the messages of the training prompt."""
+    """Return what the model is asked: the messages of the training prompt."""
     return case.question["messages"]
 
 
-def check_known(score: object, known: dict[str, dict[str, float]], reference: str) -> None:
-    """A scorer that finds nothing would not show: RuntimeError unless known responses get their known rewards."""
+def make_tool_scorer() -> Any:
+    """Return the scorer of tool calling for a worker: item {"response", "reference"} -> parts of its rewards.
+
+    Raises:
+        RuntimeError: known answers do not get their known rewards.
+    """
+    from dara.rewards import assistant_turn, tool_correctness, tool_format
+
+    def score(item: Mapping[str, Any]) -> Iterator[dict[str, float]]:
+        text = assistant_turn(item["response"])
+        yield {"format": int(tool_format(text, item["reference"]))}
+        yield {"correctness": tool_correctness(text, item["reference"])}
+
+    call = '<think>t</think>\n<tool_call>\n{"name": "f", "parameters": {"x": 1}}\n</tool_call>'
+    known = {call: {"format": 1, "correctness": 3.0}, "f(1)": {"format": 0, "correctness": -3.0}}
+    _preflight(score, known, call)
+    return score
+
+
+def make_math_scorer() -> Any:
+    """Return the scorer of math for a worker: item {"response", "reference"} -> its correctness.
+
+    Raises:
+        RuntimeError: known answers do not get their known rewards.
+    """
+    from dara.rewards import math_correctness
+
+    def score(item: Mapping[str, Any]) -> Iterator[dict[str, int]]:
+        yield {"correctness": int(math_correctness(item["response"], item["reference"]))}
+
+    _preflight(score, {r"\boxed{\frac12}": {"correctness": 1}, "0.5": {"correctness": 0}}, "0.5")
+    return score
+
+
+def _preflight(score: Any, known: dict[str, dict[str, float]], reference: str) -> None:
+    """Raise RuntimeError unless known responses get their known rewards: a scorer that finds nothing would not show."""
     for response, expected in known.items():
         rewards: dict[str, float] = {}
         for part in score({"response": response, "reference": reference}):
             rewards |= part
         if rewards != expected:
             raise RuntimeError(f"the validation scorer gives {rewards} to {response!r}; expected {expected}")
+
+
+def tool_row(response: Response, scores: Mapping[str, float], length_limit: int | None) -> dict[str, float]:
+    """Return the columns of a response to tool calling; without a length limit it is the paper's."""
+    from dara.rewards import assistant_turn, think_length
+
+    limit = {} if length_limit is None else {"limit": length_limit}
+    length = int(think_length(assistant_turn(response.text), **limit))
+    unscored = {"correctness": -3.0, "format": 0}  # where the scorer did not end in time
+    return {**unscored, **scores, "length": length, "truncated": int(not response.finished)}
+
+
+def math_row(response: Response, scores: Mapping[str, int], length_limit: int) -> dict[str, int]:
+    """Return the columns of a response to math."""
+    from dara.rewards import response_length
+
+    length = int(response_length(response.n_tokens, length_limit))
+    return {"correctness": scores.get("correctness", 0), "length": length, "truncated": int(not response.finished)}
+
+
+def summarise(frame: pd.DataFrame, rewards: tuple[str, ...]) -> dict[str, Metric]:
+    """Return the mean rewards, and truncated_rate."""
+    metrics = {name: plain_metric(frame, name) for name in rewards}
+    return {**metrics, "truncated_rate": plain_metric(frame, "truncated")}
+
+
+TOOL_REWARDS, MATH_REWARDS = ("correctness", "format", "length"), ("correctness", "length")
+TOOLRL_VALIDATION = BenchmarkDefinition(
+    name="toolrl_validation",
+    task="tool_calling",
+    kind="validation",
+    case_files=case_files,
+    load_cases=load_cases,
+    prompt=prompt,
+    versions=lambda: {"validation": 1},
+    scorer="dara.evaluation.validation:make_tool_scorer",
+    scorer_version=1,
+    columns=(*PLACE, *TOOL_REWARDS, *REST),
+    score_row=tool_row,
+    summarise=partial(summarise, rewards=TOOL_REWARDS),
+    plain_numbers=("correctness",),
+)
+DEEPSCALER_VALIDATION = replace(
+    TOOLRL_VALIDATION,
+    name="deepscaler_validation",
+    task="math",
+    scorer="dara.evaluation.validation:make_math_scorer",
+    columns=(*PLACE, *MATH_REWARDS, *REST),
+    score_row=math_row,
+    summarise=partial(summarise, rewards=MATH_REWARDS),
+    length_limit_needed="length_limit is missing; deepscaler_validation needs it, in tokens",
+)

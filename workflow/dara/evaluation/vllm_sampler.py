@@ -17,8 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dara.evaluation.records import Response
-from dara.evaluation.samplers import OVERFLOW, Session, Tell, tell_nobody
-from dara.evaluation.tokenizer import SETTINGS_FILES, CheckpointTokenizer
+from dara.evaluation.samplers import (
+    OVERFLOW,
+    SETTINGS_FILES,
+    CheckpointTokenizer,
+    ProgressCallback,
+    Session,
+    no_progress,
+    request_seed,
+)
 from dara.specs import Sampling
 
 if TYPE_CHECKING:
@@ -75,8 +82,6 @@ class VllmSampler:
 
     def generate(self, prompts: Sequence[str], samples: int, sampling: Sampling, seed: int) -> list[list[Response]]:
         """See `Sampler`; request by request, so a prompt that does not fit is a context overflow and no error."""
-        from dara.evaluation.scheduling import request_seed
-
         session = self.session(sampling, None)
         places = [(number, sample) for number in range(len(prompts)) for sample in range(samples)]
         for number, sample in places:
@@ -90,11 +95,13 @@ class VllmSampler:
         """See `Sampler`."""
         return self._text.render(messages)
 
-    def session(self, sampling: Sampling, max_context: int | None, tell: Tell = tell_nobody) -> Session:
+    def session(
+        self, sampling: Sampling, max_context: int | None, on_progress: ProgressCallback = no_progress
+    ) -> Session:
         """See `Sampler`. The first session decides for how long sequences the engine makes room."""
         if "engine" not in self.__dict__:
             self._max_context = max_context
-        return _VllmSession(self, sampling, self._limit(max_context), tell)
+        return _VllmSession(self, sampling, self._limit(max_context), on_progress)
 
     def use(self, checkpoint_dir: Path) -> None:
         """See `Sampler`. A running engine takes over the weights where all else is as in the checkpoint before."""
@@ -103,10 +110,10 @@ class VllmSampler:
         if "engine" not in self.__dict__ or before == checkpoint_dir:
             return
         if _form(before) != _form(checkpoint_dir):
-            logger.info("%s has another form than %s: vLLM starts anew", checkpoint_dir, before)
+            logger.info("%s has another form than %s: vLLM starts again", checkpoint_dir, before)
             self.close()
         elif not self._take_over():
-            logger.warning("vLLM has not forgotten what it computed with %s, so it starts anew", before)
+            logger.warning("vLLM has not forgotten what it computed with %s, so it starts again", before)
             self.close()
 
     def _take_over(self) -> bool:
@@ -199,10 +206,12 @@ class VllmSampler:
 class _VllmSession:
     """Requests in the engine; a new one starts as soon as another ends."""
 
-    def __init__(self, sampler: VllmSampler, sampling: Sampling, max_context: int, tell: Tell) -> None:
+    def __init__(
+        self, sampler: VllmSampler, sampling: Sampling, max_context: int, on_progress: ProgressCallback
+    ) -> None:
         self.capacity = 2 * sampler.batch_size  # so that one always waits where one ends
         self._sampler, self._sampling, self._max_context = sampler, sampling, max_context
-        self._tell = tell
+        self._on_progress = on_progress
         self._asked: dict[str, Hashable] = {}
         self._made: dict[str, int] = {}  # tokens of requests that go on
         self._answered: list[tuple[Hashable, Response]] = []
@@ -230,7 +239,7 @@ class _VllmSession:
 
     def _count_tokens(self, output: RequestOutput) -> None:
         made = len(output.outputs[0].token_ids)
-        self._tell(made - self._made.pop(output.request_id, 0), int(output.finished))
+        self._on_progress(made - self._made.pop(output.request_id, 0), int(output.finished))
         if not output.finished:
             self._made[output.request_id] = made
 
@@ -258,7 +267,7 @@ def _form(checkpoint_dir: Path) -> dict[str, Any]:
 
 
 def _pack_output_layer(model: torch.nn.Module) -> None:
-    """Pack the output layer's weights anew, as vLLM does on a CPU after it has loaded them.
+    """Pack the output layer's weights again, as vLLM does on a CPU after it has loaded them.
 
     Where they are those of the embedding (`tie_word_embeddings`), a reload replaces the embedding's and leaves the
     packed copy as it was. On GPUs nothing is packed: both use one tensor, which is overwritten.

@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from dara.analysis.frames import FrameFiles
-from dara.analysis.published import read_published
+from dara.analysis.paper_numbers import read_published
 from dara.config import Experiment
 from dara.files import write_atomically
 from dara.plan import WorkflowPlan

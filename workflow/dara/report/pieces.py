@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from dara.analysis.figures import describe
+
 MIME = {".png": "image/png", ".svg": "image/svg+xml"}
 
 PIXELS_PER_INCH = 125
@@ -70,8 +72,12 @@ def read_table(stem: Path) -> MarkdownTable:
 
 def caption(kind: str, module: str) -> str:
     """What a module of analysis/figures or analysis/tables shows: the first sentence of its documentation."""
-    text = importlib.import_module(f"dara.analysis.{kind}.{module}").__doc__ or ""
-    first = re.sub(r"\s+", " ", text.strip().split("\n\n")[0]).removeprefix("Figure: ").removeprefix("Table: ")
+    text = (
+        describe(module)
+        if kind == "figures"
+        else importlib.import_module(f"dara.analysis.{kind}.{module}").__doc__ or ""
+    )
+    first = re.sub(r"\s+", " ", text.strip().split("\n\n")[0]).removeprefix("Table: ")
     return first[:1].upper() + first[1:]
 
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from dara.analysis.selection import Frames
 from dara.analysis.view_published import PublishedView
-from dara.analysis.view_runs import RunsView
+from dara.analysis.view_runs import Frames, RunsView
 from dara.config import Experiment, MethodEntry
 
 

@@ -1,20 +1,23 @@
 """The files of a run, the same for every engine: written each step, cut back on resume, published at the end.
 
-In the working directory of a run stand `step_<N>/` (complete as soon as they have that name), metrics.jsonl (appended
-each step), rewards.npz, samples.jsonl.gz and timings.json (rewritten before each checkpoint gets its name, so they are
-never behind the newest checkpoint).
+The working directory of a run has `step_<N>/` (complete as soon as they have that name), metrics.jsonl (appended each
+step), rewards.npz, samples.jsonl.gz and timings.json (rewritten before each checkpoint gets its name, so they are never
+behind the newest checkpoint), and trackers/, a copy of the metrics for TensorBoard and Weights & Biases.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import importlib.util
 import io
 import json
 import logging
 import os
 import platform
+import shutil
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -27,8 +30,8 @@ from dara.files import gunzip, remove, sha256, write_atomically
 from dara.git import GitError
 from dara.git import commit as git_commit
 from dara.runs import run_id
-from dara.store import spec_sha256
-from dara.training.divergence import Divergence
+from dara.store import MANIFEST, spec_sha256, write_manifest
+from dara.training.stopping import Divergence
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +40,11 @@ RESUME_ONLY = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.j
 """What a checkpoint holds to resume from, and only the newest keeps."""
 SUMS = "sha256.json"
 """File -> sha256 of a checkpoint, in it."""
+TRACKERS = ("tensorboard", "wandb")
+"""Also the names of their packages."""
+
+Metrics = Mapping[str, float | int]
+"""A line of metrics.jsonl."""
 
 
 @dataclass
@@ -56,18 +64,13 @@ class RunRecord:
         return len(self.metrics)
 
 
-def json_bytes(value: object) -> bytes:
-    """Indented JSON with a final newline; NaN is an error."""
-    return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
-
-
 def jsonl(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """One compact JSON object a line; NaN is an error."""
+    """Return one compact JSON object a line; NaN is an error."""
     return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows).encode()
 
 
 def rewards_npz(record: RunRecord, spec: RunSpec) -> bytes:
-    """rewards.npz: `rewards` float64 (steps, B, G, K), `lengths` int32 (steps, B, G), `names` (K,).
+    """Return rewards.npz: `rewards` float64 (steps, B, G, K), `lengths` int32 (steps, B, G), `names` (K,).
 
     The same record gives the same bytes.
     """
@@ -86,17 +89,13 @@ def rewards_npz(record: RunRecord, spec: RunSpec) -> bytes:
 
 
 def checkpoints(directory: Path) -> dict[int, Path]:
-    """Complete checkpoints by step, ascending."""
-    found = {int(path.name.removeprefix("step_")): path for path in directory.glob("step_*") if _is_checkpoint(path)}
-    return dict(sorted(found.items()))
-
-
-def _is_checkpoint(path: Path) -> bool:
-    return path.is_dir() and path.name.removeprefix("step_").isdecimal()
+    """Return the complete checkpoints by step, ascending."""
+    named = {path.name.removeprefix("step_"): path for path in directory.glob("step_*") if path.is_dir()}
+    return dict(sorted((int(step), path) for step, path in named.items() if step.isdecimal()))
 
 
 def last_resumable(directory: Path) -> int:
-    """The newest step that can be resumed from, 0 without one.
+    """Return the newest step that can be resumed from, 0 without one.
 
     A checkpoint that was not the newest once has lost what resuming needs, and without it TRL would silently begin at
     its step 1 with these weights.
@@ -114,9 +113,9 @@ def remove_unfinished(directory: Path) -> None:
 def complete_checkpoint(directory: Path, written: Path, step: int) -> Path:
     """Give a fully written checkpoint its name, step_<N>, and drop from the older ones what only resuming needs.
 
-    Its checksums are put beside it now: those of all checkpoints at the end would be many minutes of idle GPUs.
+    Its checksums are written into it now: those of all checkpoints at the end would be many minutes of idle GPUs.
     """
-    write_atomically(written / SUMS, json_bytes(_sums(written)))
+    write_manifest(written / SUMS, _sums(written))
     final = directory / f"step_{step}"
     remove(final)  # left by a run that was cut back to an older step
     os.replace(written, final)
@@ -127,7 +126,7 @@ def complete_checkpoint(directory: Path, written: Path, step: int) -> Path:
     return final
 
 
-def append_metrics(directory: Path, line: Mapping[str, float | int]) -> None:
+def append_metrics(directory: Path, line: Metrics) -> None:
     """Append a step to metrics.jsonl."""
     with (directory / "metrics.jsonl").open("ab") as file:
         file.write(jsonl([line]))
@@ -138,11 +137,11 @@ def save(directory: Path, record: RunRecord, spec: RunSpec) -> None:
     timings = {"seconds_per_step": record.seconds, "seconds_to_start": record.startups}
     write_atomically(directory / "rewards.npz", rewards_npz(record, spec))
     write_atomically(directory / "samples.jsonl.gz", gzip.compress(jsonl(record.samples), mtime=0))
-    write_atomically(directory / "timings.json", json_bytes(timings))
+    write_manifest(directory / "timings.json", timings)
 
 
 def load(directory: Path, step: int) -> RunRecord:
-    """The record of an interrupted run, cut back to `step`, and metrics.jsonl on disk cut back with it.
+    """Return the record of an interrupted run, cut back to `step`, and cut metrics.jsonl on disk back with it.
 
     Raises ValueError if a file lacks one of these steps.
     """
@@ -166,7 +165,7 @@ def load(directory: Path, step: int) -> RunRecord:
 
 
 def check_inputs(directory: Path, inputs: Mapping[str, str]) -> None:
-    """Remember the checksums of a run's inputs at its start; a run that began with other inputs cannot be resumed."""
+    """Keep the checksums of a run's inputs; ValueError if it has checkpoints that were trained on other inputs."""
     path = directory / "inputs.json"
     if path.is_file() and checkpoints(directory):
         before = json.loads(path.read_bytes())
@@ -176,7 +175,7 @@ def check_inputs(directory: Path, inputs: Mapping[str, str]) -> None:
                 f"{directory} was begun with another {', '.join(changed)}; "
                 "delete that directory to train from the new one"
             )
-    write_atomically(path, json_bytes(dict(inputs)))
+    write_manifest(path, inputs)
 
 
 # --- publishing -------------------------------------------------------------------------------------------------------
@@ -197,7 +196,7 @@ def publish(
     complete steps before it. Versions, commit and machine are those of `record_start`.
     """
     out.mkdir(parents=True, exist_ok=True)
-    (out / "manifest.json").unlink(missing_ok=True)
+    (out / MANIFEST).unlink(missing_ok=True)
     write_atomically(out / "metrics.jsonl", jsonl(record.metrics))
     save(out, record, spec)
     outcome = {"outcome": "completed"}
@@ -214,13 +213,17 @@ def publish(
         "inputs": dict(inputs),
         **{key: value for key, value in starts[0].items() if key != "from_step"},
         "starts": starts,
-        "seeds": _seeds(spec),
+        # Published data has no seed.
+        "seeds": {"data": getattr(spec.data, "seed", None), "trainer": spec.seed, "sampler": spec.rollout_seed},
     }
-    write_atomically(out / "manifest.json", json_bytes(manifest))
+    write_manifest(out / MANIFEST, manifest)
 
 
 def record_start(directory: Path, step: int, libraries: Iterable[str]) -> None:
-    """Put down where and with what a run starts, or continues after `step`: code that changes later does not count."""
+    """Record versions, git commit and machine at each start, so later code changes do not alter a run's provenance.
+
+    step: the run continues after it; 0 where it begins. libraries: whose versions are recorded.
+    """
     start = {
         "from_step": step,
         "versions": {"python": platform.python_version(), **{name: version(name) for name in libraries}},
@@ -229,7 +232,7 @@ def record_start(directory: Path, step: int, libraries: Iterable[str]) -> None:
     }
     path = directory / STARTS
     before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() and step else []
-    write_atomically(path, json_bytes([*before, start]))
+    write_atomically(path, json.dumps([*before, start], indent=2) + "\n")
 
 
 def _describe(checkpoint: Path) -> dict[str, Any]:
@@ -243,13 +246,8 @@ def _sums(checkpoint: Path) -> dict[str, str]:
     return {path.name: sha256(path) for path in files}
 
 
-def _seeds(spec: RunSpec) -> dict[str, int | None]:
-    """Every seed of a run; published data has none."""
-    return {"data": getattr(spec.data, "seed", None), "trainer": spec.seed, "sampler": spec.rollout_seed}
-
-
 def _machine() -> dict[str, Any]:
-    """Where a run is, for whoever asks later; nothing depends on it."""
+    """Return where a run is, for whoever asks later; nothing depends on it."""
     return {
         "host": socket.gethostname(),
         "system": platform.platform(),
@@ -260,16 +258,88 @@ def _machine() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """The processor's name as Linux gives it, or the architecture where it gives none."""
+    """Return the processor's name as Linux gives it, or the architecture where it gives none."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _code() -> dict[str, str | None]:
-    """The commit of this code; why it is not known where git does not say it."""
+    """Return the commit of this code; where git does not say it, why not."""
     try:
         return {"git_commit": git_commit(Path(__file__).parent)}
     except GitError as error:
         log.warning("%s", error)
         return {"git_commit": None, "git_error": str(error)}
+
+
+# --- trackers ---------------------------------------------------------------------------------------------------------
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Raise ValueError unless each name is a tracker and its package is installed."""
+    for name in names:
+        if name not in TRACKERS:
+            raise ValueError(f"unknown tracker {name!r}: the trackers are {', '.join(TRACKERS)}")
+        if importlib.util.find_spec(name) is None:
+            raise ValueError(
+                f"the tracker {name} needs the package {name}, which is not installed in the environment "
+                f"that trains: install it there (pip install {name}), or leave {name} out of trackers"
+            )
+
+
+@contextlib.contextmanager
+def trackers(
+    names: Sequence[str], directory: Path, run_id: str, lines: Iterable[Metrics]
+) -> Iterator[Callable[[Metrics], None]]:
+    """Yield a function that gives a line of metrics to the trackers `names` of a run, in `<directory>/trackers/`.
+
+    They are made again at each start, from the steps so far (`lines`): so a resumed run has no step twice, and nothing
+    has to be cut back. Nothing here talks to a network.
+
+    Raises ValueError for an unknown name and for one whose package is not installed.
+    """
+    check_trackers(names)
+    root = directory / "trackers"
+    shutil.rmtree(root, ignore_errors=True)
+    open_tracker = {"tensorboard": _tensorboard, "wandb": _wandb}
+    with contextlib.ExitStack() as stack:
+        logs = [stack.enter_context(open_tracker[name](root / name, run_id)) for name in names]
+
+        def track(line: Metrics) -> None:
+            values = {name: float(value) for name, value in line.items() if name not in ("schema", "step")}
+            for log_values in logs:
+                log_values(values, int(line["step"]))
+
+        for line in lines:
+            track(line)
+        yield track
+
+
+@contextlib.contextmanager
+def _tensorboard(directory: Path, run_id: str) -> Iterator[Callable[[dict[str, float], int], None]]:
+    from torch.utils.tensorboard import SummaryWriter
+
+    def log_values(values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            writer.add_scalar(name, value, step)
+        writer.flush()
+
+    with contextlib.closing(SummaryWriter(log_dir=str(directory / run_id))) as writer:
+        yield log_values
+
+
+@contextlib.contextmanager
+def _wandb(directory: Path, run_id: str) -> Iterator[Callable[[dict[str, float], int], None]]:
+    import wandb
+
+    directory.mkdir(parents=True)
+    quiet = {"console": "off", "silent": True, "disable_git": True, "save_code": False}
+    settings = wandb.Settings(**quiet, disable_job_creation=True, x_disable_stats=True)
+    # The mode is given here, where it overrules the environment.
+    run = wandb.init(project="dara", id=run_id, name=run_id, dir=str(directory), mode="offline", settings=settings)
+    try:
+        yield run.log
+    finally:
+        run.finish()
+        wandb.teardown()  # waits until its own process has written everything; `finish` alone does not

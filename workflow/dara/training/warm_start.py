@@ -1,16 +1,13 @@
-"""The warm start: a small Llama is trained on demonstrations, and becomes the base model of the laptop runs.
+"""The warm start: a small Llama is trained on demonstrations, and becomes the base model of the laptop's runs.
 
 The loss is on the response and its end token. Batches are not sorted by length: batches of similar length would cost
 half of the accuracy on the math task. Same specification, same weights: everything runs in float32 on one thread.
 """
 
-import json
 import logging
 import math
-import os
 import platform
 import random
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,9 +20,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from dara.config import Architecture, DataSpec, ModelSpec, WarmStart
 from dara.data import demonstration_parameters, draw, held_out_problems, source_module
-from dara.files import remove, sha256, write_atomically
+from dara.files import read_json
 from dara.libraries import one_thread, quiet
 from dara.runs import model_id
+from dara.store import MANIFEST, assembled, checksums, write_manifest
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +34,7 @@ Pair = tuple[list[int], list[int]]  # tokens of a prompt, tokens of its response
 
 
 def warm_start(spec: ModelSpec, data_dir: Path, scratch: Path, manifest: Path) -> None:
-    """Train the base model of `spec` and publish it in `<scratch>/models/<model id>/`, then write `manifest`.
+    """Train the base model of `spec`, publish it in `<scratch>/models/<model id>/`, and write `manifest`.
 
     `data_dir` is the prepared data set of `spec.data`; its tokenizer goes into the checkpoint. Raises ValueError when
     it was made from another specification, when a parameter does not fit the source, and when the loss is not finite.
@@ -51,13 +49,26 @@ def warm_start(spec: ModelSpec, data_dir: Path, scratch: Path, manifest: Path) -
             model, demonstration_batches(spec, tokenizer), spec.warm_start, pad=tokenizer.pad_token_id, name=spec.name
         )
     directory = scratch / "models" / model_id(spec)
-    checksums = _publish(model, tokenizer, directory)
-    _write_manifest(manifest, spec, directory, checksums, loss)
+    with assembled(directory) as staging:
+        model.save_pretrained(staging)
+        tokenizer.save_pretrained(staging)
+    versions = {"torch": torch, "transformers": transformers, "tokenizers": tokenizers}
+    content = {
+        "model": spec.model_dump(mode="json"),
+        "directory": str(directory),
+        "sha256": checksums(directory),
+        "loss": loss,
+        "versions": {
+            "python": platform.python_version(),
+            **{name: str(package.__version__) for name, package in versions.items()},
+        },
+    }
+    write_manifest(manifest, content)
     logger.info("warm start of %s | done | loss %.3f | %.0f s", spec.name, loss, time.monotonic() - started)
 
 
 def build_model(architecture: Architecture, tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
-    """A Llama with tied embeddings and seeded random weights, float32; the global random state stays as it was.
+    """Return a Llama with tied embeddings and seeded random weights, float32; the global random state stays as it was.
 
     The vocabulary may have more entries than the tokenizer, as is usual; fewer raise ValueError.
     """
@@ -87,7 +98,7 @@ def build_model(architecture: Architecture, tokenizer: PreTrainedTokenizerFast, 
 
 
 def demonstration_batches(spec: ModelSpec, tokenizer: PreTrainedTokenizerFast) -> Iterator[list[Pair]]:
-    """Endless batches of tokenized demonstrations, in the order they are drawn in; none is of a held-out problem."""
+    """Yield batches of tokenized demonstrations without end, as they are drawn; none is of a held-out problem."""
     task, recipe = source_module(spec.data), spec.warm_start
     parameters = demonstration_parameters(spec.data.source, recipe.demonstrations)
     excluded = held_out_problems(spec.data)
@@ -100,7 +111,7 @@ def demonstration_batches(spec: ModelSpec, tokenizer: PreTrainedTokenizerFast) -
 
 
 def fit(model: LlamaForCausalLM, batches: Iterator[list[Pair]], recipe: WarmStart, *, pad: int, name: str) -> float:
-    """Train `model` in place for `recipe.steps` steps; the last batch's loss in nats a response token.
+    """Train `model` in place for `recipe.steps` steps; return the last batch's loss in nats a response token.
 
     Raises ValueError as soon as a loss is not finite.
     """
@@ -133,13 +144,13 @@ def fit(model: LlamaForCausalLM, batches: Iterator[list[Pair]], recipe: WarmStar
 
 
 def learning_rate(step: int, recipe: WarmStart) -> float:
-    """Rate of the 0-based `step`: linear over the first `warmup_steps`, times half a cosine over all steps."""
+    """Return the rate of the 0-based `step`: a linear rise over `warmup_steps`, times half a cosine over all steps."""
     rise = min(1.0, (step + 1) / max(1, recipe.warmup_steps))
     return recipe.learning_rate * rise * (0.5 + 0.5 * math.cos(math.pi * step / recipe.steps)) + LOWEST_RATE
 
 
 def response_loss(model: LlamaForCausalLM, batch: list[Pair], pad: int) -> torch.Tensor:
-    """Mean cross entropy of the response tokens (end token included) of a batch; a scalar with gradient.
+    """Return the mean cross entropy of a batch's response tokens, end tokens included: a scalar with gradient.
 
     Padding is on the right, so the causal mask alone keeps it out; logits are computed where a response token is next.
     """
@@ -156,37 +167,8 @@ def response_loss(model: LlamaForCausalLM, batch: list[Pair], pad: int) -> torch
 
 
 def _check_data(data: DataSpec, data_dir: Path) -> None:
-    manifest = data_dir / "manifest.json"
+    manifest = data_dir / MANIFEST
     if not manifest.is_file():
         raise ValueError(f"{manifest} is missing; prepare the data set first (dara prepare)")
-    if json.loads(manifest.read_text(encoding="utf-8"))["data"] != data.model_dump(mode="json"):
+    if read_json(manifest)["data"] != data.model_dump(mode="json"):
         raise ValueError(f'{manifest}: "data" differs from the model\'s data specification; prepare the data set again')
-
-
-def _publish(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, directory: Path) -> dict[str, str]:
-    """Save a checkpoint so that `directory` is complete or absent; {file: sha256}. An old one is replaced."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{directory.name}-", dir=directory.parent) as name:
-        staging = Path(name) / "model"
-        model.save_pretrained(staging)
-        tokenizer.save_pretrained(staging)
-        checksums = {path.name: sha256(path) for path in sorted(staging.iterdir())}
-        remove(directory)
-        os.replace(staging, directory)
-    return checksums
-
-
-def _write_manifest(manifest: Path, spec: ModelSpec, directory: Path, checksums: dict[str, str], loss: float) -> None:
-    content = {
-        "model": spec.model_dump(mode="json"),
-        "directory": str(directory),
-        "sha256": checksums,
-        "loss": loss,
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "tokenizers": tokenizers.__version__,
-        },
-    }
-    write_atomically(manifest, json.dumps(content, indent=2) + "\n")

@@ -8,9 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from dara.analysis.figures.look import INK, legend_below, look_of, method_handles, new_figure, no_numbers, styled
-from dara.analysis.selection import rows_of
-from dara.analysis.view import Setting, View
+from dara.analysis.figures.style import INK, legend_below, method_handles, new_figure, style_of, styled
+from dara.analysis.view import Setting, View, missing_data
 from dara.analysis.view_runs import RunsView
 
 GROUP_SIZES = (4, 8, 16, 32)
@@ -31,7 +30,7 @@ def draw(view: View) -> Figure:
     measured = {setting: points_of(view, setting) for setting in view.settings}
     measured = {setting: found for setting, found in measured.items() if any(len(rows) for rows in found.values())}
     if not measured:
-        raise no_numbers(view, f"step with both reward/{reward}/mean and density/{reward}")
+        raise missing_data(view, f"step with both reward/{reward}/mean and density/{reward}")
     sizes = sorted({*GROUP_SIZES, *(setting.group_size for setting in measured if setting.group_size)})
     columns = 1 if len(measured) == 1 else 2
     rows = -(-len(measured) // columns)
@@ -39,9 +38,9 @@ def draw(view: View) -> Figure:
     for axes, (setting, found) in zip(panels.flat, measured.items(), strict=False):
         _draw_curves(axes, sizes, setting.group_size)
         for method, steps in found.items():
-            look = look_of(method, view.entries)
+            style = style_of(method, view.entries)
             axes.plot(
-                steps["mean"], steps["density"], look.marker, color=look.color, markersize=2.6, markeredgewidth=0,
+                steps["mean"], steps["density"], style.marker, color=style.color, markersize=2.6, markeredgewidth=0,
                 alpha=0.5, zorder=3,
             )  # fmt: skip
         axes.set_title(view.setting_label(setting), loc="left")
@@ -87,7 +86,7 @@ def points_of(view: View, setting: Setting) -> dict[str, pd.DataFrame]:
 
 
 def _runs_points(view: RunsView, setting: Setting, method: str, names: dict[str, str]) -> pd.DataFrame:
-    rows = rows_of(view.selection, view.frames, "training_curves", "training curve", metric=list(names.values()))
+    rows = view.rows("training_curves", "training curve", metric=list(names.values()))
     rows = view.selection.of_setting(rows, setting)
     rows = rows[rows["method"] == method]
     wide = rows.pivot(index=["run_id", "step"], columns="metric", values="value")
@@ -104,8 +103,8 @@ def _draw_curves(axes: Axes, sizes: list[int], own: int | None) -> None:
     """The formula for each group size; the panel's own is dark and heavy."""
     mean = np.linspace(0, 1, 401)
     for size, style in zip(sizes, STYLES, strict=False):
-        look = {"color": INK, "linewidth": 1.3} if size == own else {"color": QUIET, "linewidth": 0.9}
-        axes.plot(mean, activity(mean, size), linestyle=style, zorder=2, **look)
+        ink = {"color": INK, "linewidth": 1.3} if size == own else {"color": QUIET, "linewidth": 0.9}
+        axes.plot(mean, activity(mean, size), linestyle=style, zorder=2, **ink)
 
 
 def _size_handles(sizes: list[int]) -> list[Line2D]:

@@ -8,20 +8,19 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from dara.analysis.figures.look import (
+from dara.analysis.figures.style import (
     INK,
     draw_band,
     joined_notes,
     legend_below,
-    look_of,
     method_handles,
     new_figure,
     step_axis,
+    style_of,
     styled,
 )
-from dara.analysis.names import BASE, SCORES
-from dara.analysis.view import Setting, View
-from dara.analysis.view_runs import no_numbers
+from dara.analysis.names import BASE, SCORES, VALIDATION
+from dara.analysis.view import Setting, View, missing_data
 
 GRADERS = ("strict", "math_verify")
 """Other verdicts on the same answers, which differ too little from Acc for a panel of their own."""
@@ -37,12 +36,23 @@ def draw(view: View) -> Figure:
     return draw_metrics(view, {metric: f"{name} (%)" for metric, name in scores if metric not in GRADERS})
 
 
+@styled
+def draw_validation(view: View) -> Figure:
+    """Rewards on validation rows, which are never trained on, over checkpoints.
+
+    A row of panels a setting, one column a reward of the experiment that was validated, in the reward's own unit.
+
+    ValueError where the source has no validation rewards: a preset whose task has no `validation`.
+    """
+    return draw_metrics(view, {f"{VALIDATION}{name}": f"validation {name} reward" for name in view.experiment.rewards})
+
+
 def draw_metrics(view: View, metrics: Mapping[str, str]) -> Figure:
     """The curves of `metrics` (metric -> label of its axis); scores whose label ends with (%) are times 100."""
     curves = {setting: _curves(view, setting, metrics) for setting in view.settings}
     shown = {metric: label for metric, label in metrics.items() if any(metric in found for found in curves.values())}
     if not shown:
-        raise no_numbers(view, f"checkpoint score over steps ({', '.join(metrics)})")
+        raise missing_data(view, f"checkpoint score over steps ({', '.join(metrics)})")
     settings = [setting for setting in view.settings if curves[setting]]
     figure, panels = new_figure(len(settings), len(shown), 2.2, sharex="row")
     based, drawn = False, set()
@@ -52,7 +62,7 @@ def draw_metrics(view: View, metrics: Mapping[str, str]) -> Figure:
             base = scale * view.curve(metric, BASE, setting)["middle"]
             found = curves[setting].get(metric, {})
             for method, curve in found.items():
-                draw_band(axes, _scaled(curve, scale), look_of(method, view.entries), marked=True)
+                draw_band(axes, _scaled(curve, scale), style_of(method, view.entries), marked=True)
                 drawn |= {method} if len(curve) else set()
             if len(base):
                 axes.plot(base.index, base, "o", color=INK, markersize=5, zorder=4, clip_on=False)

@@ -12,18 +12,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dara.analysis.crossing import HOLD, WINDOW
-from dara.analysis.figures.look import (
+from dara.analysis.figures.style import (
     INK,
-    Look,
+    MethodStyle,
     legend_below,
-    look_of,
     method_handles,
     new_figure,
+    style_of,
     styled,
 )
-from dara.analysis.summary import median
-from dara.analysis.view import Mark, Setting, View
-from dara.analysis.view_runs import no_numbers
+from dara.analysis.intervals import median
+from dara.analysis.view import Mark, Setting, View, missing_data
 
 # Runs that did not get there are open; a dot inside says that a crossing had begun.
 OPEN = {"markerfacecolor": "white", "markeredgewidth": 1.0, "clip_on": False}
@@ -113,7 +112,7 @@ def crossings_of(view: View) -> Crossings:
         found = Crossings(kind, thresholds, {place: by for place, by in marks.items() if _any(by)})
         if found.marks:
             return found
-    raise no_numbers(view, f"crossing of {reward} at {', '.join(f'{threshold:g}' for threshold in thresholds)}")
+    raise missing_data(view, f"crossing of {reward} at {', '.join(f'{threshold:g}' for threshold in thresholds)}")
 
 
 def _rows(thresholds: list[float], methods: int) -> list[list[float]]:
@@ -133,7 +132,7 @@ def _draw_threshold(axes: Axes, view: View, setting: Setting, marks: dict[str, l
         mine = marks[method]
         center = position - GROUP_WIDTH / 2 + slot * (place + 0.5)
         for x, mark in zip(_places(view.planned(method, setting), mine, center, slot), mine, strict=True):
-            _draw_mark(axes, x, mark, look_of(method, view.entries))
+            _draw_mark(axes, x, mark, style_of(method, view.entries))
         if mine:
             middle = median([np.inf if mark.step is None else mark.step for mark in mine])
             if np.isfinite(middle):
@@ -153,15 +152,15 @@ def _places(planned: Sequence[int | None], marks: Sequence[Mark], center: float,
     return places
 
 
-def _draw_mark(axes: Axes, x: float, mark: Mark, look: Look) -> None:
+def _draw_mark(axes: Axes, x: float, mark: Mark, style: MethodStyle) -> None:
     if mark.status == "reached":
-        axes.plot(x, mark.step, look.marker, color=look.color, zorder=3)
+        axes.plot(x, mark.step, style.marker, color=style.color, zorder=3)
         return
     pending = mark.status == "pending"
     step = mark.pending_step if pending else mark.budget
-    axes.plot(x, step, look.marker, color=look.color, **OPEN, markersize=5.5 if pending else 4, zorder=3)
+    axes.plot(x, step, style.marker, color=style.color, **OPEN, markersize=5.5 if pending else 4, zorder=3)
     if pending:
-        axes.plot(x, step, "o", color=look.color, **DOT, zorder=4)
+        axes.plot(x, step, "o", color=style.color, **DOT, zorder=4)
 
 
 def _finish_strip(axes: Axes, found: Crossings, setting: Setting, thresholds: list[float]) -> None:
@@ -183,14 +182,14 @@ def _finish_strip(axes: Axes, found: Crossings, setting: Setting, thresholds: li
 def _draw_lines(axes: Axes, view: View, found: Crossings, setting: Setting) -> None:
     """A line a method over the thresholds it reached, which are evenly spaced; open marks where it did not."""
     for method in view.methods:
-        look = look_of(method, view.entries)
+        style = style_of(method, view.entries)
         runs = [found.marks[setting][threshold][method] for threshold in found.thresholds]
         reached = [(x, marks[0].step) for x, marks in enumerate(runs) if marks and marks[0].step is not None]
-        axes.plot(*zip(*reached, strict=True) if reached else ([], []), color=look.color, linestyle=look.linestyle,
-                  marker=look.marker, zorder=3)  # fmt: skip
+        axes.plot(*zip(*reached, strict=True) if reached else ([], []), color=style.color, linestyle=style.linestyle,
+                  marker=style.marker, zorder=3)  # fmt: skip
         for x, marks in enumerate(runs):
             if marks and marks[0].step is None:
-                _draw_mark(axes, x, marks[0], look)
+                _draw_mark(axes, x, marks[0], style)
     axes.set_xticks(range(len(found.thresholds)), [f"{threshold:g}" for threshold in found.thresholds])
     axes.set_xlim(-0.25, len(found.thresholds) - 0.75)
     axes.set_ylim(bottom=0)

@@ -7,9 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from dara.analysis.figures.look import INK, legend_below, look_of, method_handles, new_figure, no_numbers, styled
-from dara.analysis.selection import rows_of
-from dara.analysis.view import Setting, View
+from dara.analysis.figures.style import INK, legend_below, method_handles, new_figure, style_of, styled
+from dara.analysis.view import Setting, View, missing_data
 from dara.analysis.view_runs import RunsView
 
 PANELS = {"before": "before the method (z-scores)", "after": "after the method (contributions)"}
@@ -23,7 +22,7 @@ def draw(view: View) -> Figure:
     ValueError where the source has no energies: of single steps the authors published their ratios, and densities.
     """
     if not isinstance(view, RunsView):
-        raise no_numbers(view, "energies of single steps; the authors published their ratios (figure energy_ratio)")
+        raise missing_data(view, "energies of single steps; the authors published their ratios (figure energy_ratio)")
     measured = {setting: points_of(view, setting) for setting in view.settings}
     measured = {setting: points for setting, points in measured.items() if len(points)}
     figure, panels = new_figure(len(measured), len(PANELS), 2.3, sharey="row", sharex=True)
@@ -51,8 +50,8 @@ def points_of(view: RunsView, setting: Setting) -> pd.DataFrame:
     ValueError where no run has energies.
     """
     reward = view.experiment.sparse_reward
-    rows = rows_of(view.selection, view.frames, "energies", f"energies of {reward}", reward=reward)
-    counts = rows_of(view.selection, view.frames, "training_curves", "number of groups", metric="groups")
+    rows = view.rows("energies", f"energies of {reward}", reward=reward)
+    counts = view.rows("training_curves", "number of groups", metric="groups")
     counts = counts[["run_id", "step", "value"]].rename(columns={"value": "groups"})
     rows = view.selection.of_setting(rows, setting).merge(counts, on=["run_id", "step"], how="left", validate="1:1")
     points = pd.DataFrame(
@@ -70,9 +69,9 @@ def points_of(view: RunsView, setting: Setting) -> pd.DataFrame:
 def _draw_points(axes: Axes, points: pd.DataFrame, when: str, view: RunsView) -> None:
     for method in view.methods:
         mine = points[points["method"] == method]
-        look = look_of(method, view.entries)
+        style = style_of(method, view.entries)
         axes.plot(
-            mine["density"], mine[when], look.marker, color=look.color, markersize=3, markeredgewidth=0, alpha=0.5,
+            mine["density"], mine[when], style.marker, color=style.color, markersize=3, markeredgewidth=0, alpha=0.5,
             zorder=3,
         )  # fmt: skip
     axes.set_xlim(-0.015, 1.015)

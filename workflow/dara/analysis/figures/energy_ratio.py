@@ -11,20 +11,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from dara.analysis.crossing import WINDOW
-from dara.analysis.figures.look import (
-    INK,
-    draw_band,
-    legend_below,
-    look_of,
-    new_figure,
-    no_numbers,
-    step_axis,
-    styled,
-)
+from dara.analysis.figures.style import INK, draw_band, legend_below, new_figure, step_axis, style_of, styled
+from dara.analysis.intervals import quartiles
 from dara.analysis.names import BASELINE
-from dara.analysis.selection import rows_of
-from dara.analysis.summary import quartiles
-from dara.analysis.view import CURVE, Setting, View
+from dara.analysis.view import CURVE, Setting, View, missing_data
 from dara.analysis.view_runs import RunsView
 
 WEIGHTED = ("dara_sym", "dara_asym")  # their weight has a cap
@@ -58,7 +48,7 @@ def draw(view: View) -> Figure:
     panels = {(s, m): find(view, s, m) for s in view.settings for m in WEIGHTED if m in view.methods}
     panels = {key: found for key, found in panels.items() if len(found.after)}
     if not panels:
-        raise no_numbers(view, f"energy ratio of {view.experiment.sparse_reward} for any of {', '.join(WEIGHTED)}")
+        raise missing_data(view, f"energy ratio of {view.experiment.sparse_reward} for any of {', '.join(WEIGHTED)}")
     methods = list(dict.fromkeys(method for _, method in panels))
     columns = len(methods) if len(methods) > 1 else min(3, len(panels))
     rows = -(-len(panels) // columns)
@@ -66,7 +56,7 @@ def draw(view: View) -> Figure:
     for axes, ((setting, method), found) in zip(grid.flat, panels.items(), strict=False):
         _shade(axes, found.capped)
         for curve, name in ((found.before, BASELINE), (found.after, method)):
-            draw_band(axes, curve, look_of(name, view.entries))
+            draw_band(axes, curve, style_of(name, view.entries))
         axes.axhline(1, color=INK, linewidth=0.8, linestyle="--", zorder=1)
         axes.set_title(_title(view, setting, method), loc="left")
         step_axis(axes, max(int(found.after.index.max()) for found in panels.values()))
@@ -83,7 +73,7 @@ def draw(view: View) -> Figure:
 def runs_ratios(view: RunsView, setting: Setting, method: str) -> Ratios:
     """From the frame `energies`: quotients of trailing sums over WINDOW steps, of each run, then over runs."""
     sparse, dense = rewards_of(view)
-    rows = rows_of(view.selection, view.frames, "energies", "energies", reward=[sparse, dense])
+    rows = view.rows("energies", "energies", reward=[sparse, dense])
     rows = view.selection.of_setting(rows, setting)
     rows = rows[rows["method"] == method].sort_values(["run_id", "step"])
     rows = rows.assign(
@@ -162,13 +152,13 @@ def _ratio_name(view: View) -> str:
 
 
 def _handles(view: View, methods: list[str]) -> list:
-    look = look_of(BASELINE, view.entries)
+    style = style_of(BASELINE, view.entries)
     before = f"{view.entries[BASELINE].label}'s weighting"
-    handles = [Line2D([], [], color=look.color, linestyle=look.linestyle, label=before)]
+    handles = [Line2D([], [], color=style.color, linestyle=style.linestyle, label=before)]
     for method in methods:
-        look = look_of(method, view.entries)
+        style = style_of(method, view.entries)
         label = f"{view.methods[method].label}, the same batches"
-        handles.append(Line2D([], [], color=look.color, linestyle=look.linestyle, label=label))
+        handles.append(Line2D([], [], color=style.color, linestyle=style.linestyle, label=label))
     handles.append(Line2D([], [], color=INK, linewidth=0.8, linestyle="--", label="equal energies"))
     caps = {cap_of(view, method) for method in methods}
     cap = f" of {caps.pop():g}" if len(caps) == 1 else ""

@@ -8,10 +8,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from dara.analysis.crossing import WINDOW
-from dara.analysis.figures.look import draw_band, legend_below, look_of, method_handles, new_figure, step_axis, styled
-from dara.analysis.selection import rows_of
-from dara.analysis.view import View
-from dara.analysis.view_runs import RunsView, curve_over_runs, no_numbers
+from dara.analysis.figures.style import draw_band, legend_below, method_handles, new_figure, step_axis, style_of, styled
+from dara.analysis.view import View, missing_data
+from dara.analysis.view_runs import RunsView, curve_over_runs
 
 COLUMNS = {"before": "before the method (z-scores)", "after": "after the method (contributions)"}
 PARTS = ("share", "positive", "negative")
@@ -28,12 +27,29 @@ def draw(view: View) -> Figure:
     return draw_shares(view, {"share": "share of {} in the energy"}, "energies of single steps")
 
 
+@styled
+def draw_by_sign(view: View) -> Figure:
+    """The sparse reward's share of the advantage energy by sign: of positive and of negative advantages.
+
+    Two rows of two panels a setting: positive and negative advantages, before the method and after it.
+
+    Shares of the energy of all rewards as in `energy_shares`; the two rows add up to that figure. DARA-Asym weights
+    positive advantages only, DARA-Sym both.
+    ValueError where there are no energies by sign; only own runs have them.
+    """
+    parts = {
+        "positive": "share of positive\n{} advantages",
+        "negative": "share of negative\n{} advantages",
+    }
+    return draw_shares(view, parts, "energies of single steps by sign")
+
+
 def draw_shares(view: View, parts: Mapping[str, str], what: str) -> Figure:
     """A row of panels a setting and part (of `PARTS`, with its name, in which {} is the sparse reward)."""
     if not isinstance(view, RunsView):
-        raise no_numbers(view, f"{what}; they are computed from the rewards of own runs")
+        raise missing_data(view, f"{what}; they are computed from the rewards of own runs")
     experiment, selection = view.experiment, view.selection
-    energies = rows_of(selection, view.frames, "energies", "energies")
+    energies = view.rows("energies", "energies")
     shares = _trailing_means(shares_by_sign(energies, experiment.sparse_reward))
     if shares.empty:
         raise ValueError(
@@ -49,7 +65,7 @@ def draw_shares(view: View, parts: Mapping[str, str], what: str) -> Figure:
         for axes, (when, title) in zip(row, COLUMNS.items(), strict=True):
             for method in view.methods:
                 curve = curve_over_runs(chosen[chosen["method"] == method], f"{part}_{when}")
-                draw_band(axes, curve, look_of(method, view.entries))
+                draw_band(axes, curve, style_of(method, view.entries))
             axes.set_title(title if place == 0 else "")
             step_axis(axes, int(chosen["step"].max()), label=place == len(rows) - 1)
         label = view.setting_label(setting)

@@ -7,19 +7,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from dara.analysis.figures.look import (
+from dara.analysis.figures.style import (
     INK,
     draw_band,
     legend_below,
-    look_of,
     method_handles,
     new_figure,
-    no_numbers,
     step_axis,
+    style_of,
     styled,
 )
 from dara.analysis.names import headline_threshold
-from dara.analysis.view import Mark, Setting, View
+from dara.analysis.view import Mark, Setting, View, missing_data
 
 OPEN = {"markerfacecolor": "white", "markeredgewidth": 1.0}
 CURVE_HEIGHT, STRIP_HEIGHT = 1.35, 0.75  # inches
@@ -41,7 +40,7 @@ def draw(view: View) -> Figure:
     }
     shown = [setting for setting, found in curves.items() if any(len(curve) for curve in found.values())]
     if not shown:
-        raise no_numbers(view, f"curve of {metric}")
+        raise missing_data(view, f"curve of {metric}")
     columns = min(2, len(shown))
     rows = -(-len(shown) // columns)
     heights = {"height_ratios": [CURVE_HEIGHT, STRIP_HEIGHT] * rows}
@@ -78,7 +77,7 @@ def threshold_of(view: View) -> float:
 def _draw_densities(axes: Axes, view: View, setting: Setting, curves: dict[str, pd.DataFrame]) -> None:
     """The curves of one setting; the steps stand under the strip below."""
     for method, curve in curves.items():
-        draw_band(axes, curve, look_of(method, view.entries))
+        draw_band(axes, curve, style_of(method, view.entries))
     axes.set_title(view.setting_label(setting), loc="left")
     axes.set_ylim(-0.02, 1.03)
     step_axis(axes, view.budget(setting), label=False)
@@ -90,13 +89,13 @@ def _draw_strip(axes: Axes, view: View, setting: Setting, threshold: float) -> s
     reward = view.experiment.sparse_reward
     drawn = set()
     for row, method in enumerate(view.methods):
-        look = look_of(method, view.entries)
+        style = style_of(method, view.entries)
         marks = view.marks("first", reward, threshold, method, setting)
         drawn |= {method} if marks else set()
         for mark, shift in zip(marks, _shifts(marks), strict=True):
-            style = {"markersize": 3.5} | ({} if mark.step is not None else OPEN)
+            kind = {"markersize": 3.5} | ({} if mark.step is not None else OPEN)
             axes.plot(
-                place_of(mark), row + shift, look.marker, color=look.color, clip_on=False, zorder=3, **style
+                place_of(mark), row + shift, style.marker, color=style.color, clip_on=False, zorder=3, **kind
             )  # fmt: skip
     step_axis(axes, view.budget(setting), label=False)
     axes.set_ylim(len(view.methods) - 0.4, -0.6)

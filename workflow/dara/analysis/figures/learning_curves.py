@@ -8,20 +8,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from dara.analysis.figures.look import (
+from dara.analysis.figures.style import (
     INK,
     draw_band,
     joined_notes,
     legend_below,
-    look_of,
     method_handles,
     new_figure,
     step_axis,
+    style_of,
     styled,
 )
 from dara.analysis.names import headline_threshold
-from dara.analysis.view import Setting, View
-from dara.analysis.view_runs import no_numbers
+from dara.analysis.view import Setting, View, missing_data
 
 QUANTITIES = {"mean reward": "reward/{}/mean", "active-group density": "density/{}"}
 
@@ -39,7 +38,7 @@ def draw(view: View) -> Figure:
     """
     curves = _curves(view)
     if not curves:
-        raise no_numbers(view, f"training curve of the rewards {', '.join(view.experiment.rewards)}")
+        raise missing_data(view, f"training curve of the rewards {', '.join(view.experiment.rewards)}")
     rewards = [name for name in view.experiment.rewards if any(metric in curves for metric in _metrics(name))]
     quantities = {label: name for label, name in QUANTITIES.items() if any(name.format(k) in curves for k in rewards)}
     settings = [setting for setting in view.settings if any(setting in found for found in curves.values())]
@@ -91,7 +90,7 @@ def _draw_setting(
                 axes.remove()
                 continue
             for method, curve in found.items():
-                draw_band(axes, curve, look_of(method, view.entries))
+                draw_band(axes, curve, style_of(method, view.entries))
             last = max(int(curve.index.max()) for curve in found.values() if len(curve))
             step_axis(axes, last, label=one_row or label == list(quantities)[-1])
             if metric.startswith("density"):

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Patch, Rectangle
 
 from dara.analysis.energy import Energies, active_density, energies, group_z_scores
-from dara.analysis.figures.look import INK, PAGE_WIDTH, legend_below, styled
+from dara.analysis.figures.style import INK, PAGE_WIDTH, legend_below, styled
 from dara.analysis.names import BASELINE
 from dara.analysis.view import View
 

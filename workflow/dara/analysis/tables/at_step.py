@@ -11,8 +11,7 @@ from dara.analysis.compare import PUBLISHED_STEPS, nearest_step
 from dara.analysis.names import BASE, ENGINES
 from dara.analysis.tables.cells import MISSING, number
 from dara.analysis.tables.render import Table
-from dara.analysis.view import Estimate, Setting, View, name_of
-from dara.analysis.view_runs import no_numbers
+from dara.analysis.view import Estimate, Setting, View, missing_data, name_of
 
 PUBLISHED = "published"
 BASE_LABEL = "Base"
@@ -51,7 +50,7 @@ def steps_at(view: View, metrics: Sequence[str], at: int) -> dict[Setting, int |
             steps[setting] = nearest_step(common, at, view.budget(setting))
     if not steps:
         where = f"at step {at}" if is_published(view) else "that all methods have at one step"
-        raise no_numbers(view, f"score ({', '.join(metrics)}) {where}")
+        raise missing_data(view, f"score ({', '.join(metrics)}) {where}")
     return steps
 
 
@@ -84,7 +83,7 @@ def score_table(
         where = _place(view, setting)
         empty += [f"{view.method_label(method)}{where}" for method in view.methods if method not in found]
     if not rows:
-        raise no_numbers(view, f"score ({', '.join(metrics)})")
+        raise missing_data(view, f"score ({', '.join(metrics)})")
     missing = [f"Without a score here: {', '.join(empty)}."] if empty else []
     base = ["Base: the model before training (step 0)."] if any(row["method"] == BASE for row in rows) else []
     shown = [0, *dict.fromkeys(steps.values())]
@@ -227,7 +226,7 @@ def last_steps(view: View, metrics: Sequence[str], what: str) -> dict[Setting, i
     found = {setting: view.last_step(metrics, setting) for setting in view.settings}
     steps = {setting: step for setting, step in found.items() if step is not None}
     if not steps:
-        raise no_numbers(view, what)
+        raise missing_data(view, what)
     return steps
 
 

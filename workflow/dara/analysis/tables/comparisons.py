@@ -13,8 +13,8 @@ from dara.analysis.intervals import LEVEL, RESAMPLES, wilson_interval
 from dara.analysis.survival import CrossingTimes, Kind, median_step, median_text, times_of
 from dara.analysis.tables.cells import MISSING, WILSON_NOTE, number, saved_text, with_interval
 from dara.analysis.tables.render import Table
-from dara.analysis.view import Setting, View
-from dara.analysis.view_runs import RunsView, no_numbers
+from dara.analysis.view import Setting, View, missing_data
+from dara.analysis.view_runs import RunsView
 
 KINDS: tuple[Kind, ...] = ("first", "stable")
 OWN = ["Reached (%)", "Median", "Energy share (%)"]
@@ -60,7 +60,7 @@ def build(view: View) -> Table:
         for row in _rows(view, setting, threshold, method, [pair for pair in pairs if pair[0] == method])
     ]
     if not any(row["runs"] for row in rows):
-        raise no_numbers(view, f"crossing of {reward}")
+        raise missing_data(view, f"crossing of {reward}")
     display = [*(["Setting"] if len(view.settings) > 1 else []), *DISPLAY]
     return Table(pd.DataFrame(rows), f"Crossings of {reward}, compared ({name})", _notes(view), display)
 

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 import pandas as pd
 
 from dara.analysis.crossing import HOLD, WINDOW, first_crossing
-from dara.analysis.intervals import wilson_interval
+from dara.analysis.intervals import median, wilson_interval
 from dara.analysis.names import BASELINE
-from dara.analysis.summary import median
 from dara.analysis.tables.cells import MISSING, WILSON_NOTE, number, signed
 from dara.analysis.tables.render import Table
-from dara.analysis.view import Mark, Setting, View
-from dara.analysis.view_runs import RunsView, no_numbers
+from dara.analysis.view import Mark, Setting, View, missing_data
+from dara.analysis.view_runs import RunsView
 from dara.config import MethodEntry
 
 KINDS = {
@@ -41,7 +40,7 @@ def build(view: View) -> Table:
     kinds = [kind for kind in KINDS if _has_marks(view, kind)]
     if not kinds:
         levels = (f"{reward} {', '.join(map(str, found))}" for reward, found in experiment.thresholds.items())
-        raise no_numbers(view, f"crossing of its thresholds ({'; '.join(levels)})")
+        raise missing_data(view, f"crossing of its thresholds ({'; '.join(levels)})")
     rows = []
     for setting in view.settings:
         for reward, thresholds in experiment.thresholds.items():

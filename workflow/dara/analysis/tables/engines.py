@@ -10,8 +10,8 @@ from dara.analysis.names import ENGINES
 from dara.analysis.tables import crossings
 from dara.analysis.tables.cells import signed
 from dara.analysis.tables.render import Table
-from dara.analysis.view import Setting, View, name_of
-from dara.analysis.view_runs import RunsView, no_numbers
+from dara.analysis.view import Setting, View, missing_data, name_of
+from dara.analysis.view_runs import RunsView
 
 
 def build(view: View) -> Table:
@@ -22,7 +22,7 @@ def build(view: View) -> Table:
     """
     engines = by_engine(view)
     if len(engines) < 2:
-        raise no_numbers(view, f"runs of two engines (there are runs of {', '.join(engines) or 'none'})")
+        raise missing_data(view, f"runs of two engines (there are runs of {', '.join(engines) or 'none'})")
     places = list(dict.fromkeys(setting._replace(engine=None) for setting in view.settings))
     rows = [
         {"Setting": name_of(place, places)} | _row(engines, place, reward, threshold, method)

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from dara.analysis.intervals import summarise_seeds
 from dara.analysis.names import SCORES
-from dara.analysis.selection import base_rows, rows_of
-from dara.analysis.summary import summarise_seeds
 from dara.analysis.tables.at_step import hidden_note, last_steps_note
 from dara.analysis.tables.cells import MISSING, T_NOTE, with_interval
 from dara.analysis.tables.render import Table
-from dara.analysis.view import Setting, View
-from dara.analysis.view_runs import RunsView, no_numbers
+from dara.analysis.view import Setting, View, missing_data
+from dara.analysis.view_runs import RunsView
 
 LAST_STEPS = 10
 """Training steps in the mean of a training reward, up to the step whose checkpoints are compared."""
@@ -38,11 +37,10 @@ def build(view: View) -> Table:
             "the tables tool_scores and math_scores show what was published"
         )
     selection, metrics = view.selection, metrics_of(view)
-    named = {"checkpoint_scores": view.scores}
-    scores = rows_of(selection, named, "checkpoint_scores", "checkpoint score", metric=list(metrics))
+    scores = view.rows("checkpoint_scores", "checkpoint score", metric=list(metrics))
     completed = selection.present.loc[selection.present["outcome"] != "diverged", "run_id"]
     scores = scores[scores["run_id"].isin(completed)]
-    base = base_rows(selection, view.scores, metrics)
+    base = view.base_rows(metrics)
     rows, steps = [], {}
     for setting in view.settings:
         here = selection.of_setting(scores, setting)
@@ -52,7 +50,7 @@ def build(view: View) -> Table:
         rows.append(_row(view, setting, "Base", base[base["model"] == setting.model], 0, NO_REWARDS))
         rows += _rows(view, setting, here[here["step"] == steps[setting]], steps[setting])
     if not rows:
-        raise no_numbers(view, "checkpoint score of a run that did not diverge")
+        raise missing_data(view, "checkpoint score of a run that did not diverge")
     trained = [f"Train {reward}" for reward in view.experiment.rewards]
     return _table(view, rows, [*metrics.values(), *trained], _notes(view, steps))
 

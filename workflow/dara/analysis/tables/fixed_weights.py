@@ -21,8 +21,8 @@ from dara.analysis.tables.at_step import (
 from dara.analysis.tables.cells import MISSING, with_interval
 from dara.analysis.tables.math_scores import METRICS, meaning_note
 from dara.analysis.tables.render import Table
-from dara.analysis.view import Setting, View
-from dara.analysis.view_runs import RunsView, no_numbers
+from dara.analysis.view import Setting, View, missing_data
+from dara.analysis.view_runs import RunsView
 
 
 def build(view: View, at: int = 100) -> Table:
@@ -53,7 +53,7 @@ def build(view: View, at: int = 100) -> Table:
         if set(pair) <= set(view.methods)
     ]
     if not rows:
-        raise no_numbers(view, f"pair of {', '.join(f'{one} and {other}' for one, other in FIXED.items())}")
+        raise missing_data(view, f"pair of {', '.join(f'{one} and {other}' for one, other in FIXED.items())}")
     interval = (
         "without an interval, of one run each"
         if is_published(view)

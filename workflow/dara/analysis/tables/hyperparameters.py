@@ -6,12 +6,11 @@ import re
 
 import pandas as pd
 
-from dara.analysis.published import SETTING
+from dara.analysis.paper_numbers import SETTING
 from dara.analysis.tables.at_step import is_published
 from dara.analysis.tables.render import Table
 from dara.analysis.tables.sources import published_rows
-from dara.analysis.view import View
-from dara.analysis.view_runs import no_numbers
+from dara.analysis.view import View, missing_data
 from dara.config import Benchmark, DataSpec, HubData, Matrix, Preset, TaskSettings
 from dara.specs import checkpoint_steps
 
@@ -59,7 +58,7 @@ def build_side_by_side(ours: View, published: View, preset: Preset | None = None
         if (name, whom) in mine
     ]
     if not rows:
-        raise no_numbers(ours, "setting that the authors published too")
+        raise missing_data(ours, "setting that the authors published too")
     columns = ["Setting", "For", "Ours", "Published"]
     if not any(row["For"] for row in rows):
         columns.remove("For")
@@ -76,7 +75,7 @@ def settings_of(view: View, preset: Preset | None = None) -> Settings:
         return _published(view)
     if preset is None or view.experiment.experiment not in preset.experiments:
         given = "no preset was given" if preset is None else f"the preset {preset.preset} has no such experiment"
-        raise no_numbers(view, f"settings of our runs: they stand in their preset, and {given}")
+        raise missing_data(view, f"settings of our runs: they stand in their preset, and {given}")
     return _ours(view, preset)
 
 
@@ -85,7 +84,7 @@ def _published(view: View) -> Settings:
     rows = rows[(rows["unit"] == SETTING) & (rows["experiment"] == view.experiment.experiment)]
     rows = rows[rows["method"].isin([ALL, *view.methods])]
     if rows.empty:
-        raise no_numbers(view, "settings that were published of it and its methods")
+        raise missing_data(view, "settings that were published of it and its methods")
     whom: dict[tuple[str, str, str], list[str]] = {}
     for row in rows.itertuples():
         value, remark = (row.note, "") if pd.isna(row.value) else (_number(row.value), row.note)

@@ -24,8 +24,7 @@ from dara.analysis.tables.at_step import (
 from dara.analysis.tables.cells import MISSING, with_interval
 from dara.analysis.tables.math_scores import METRICS, meaning_note
 from dara.analysis.tables.render import Table
-from dara.analysis.view import Estimate, Setting, View
-from dara.analysis.view_runs import no_numbers
+from dara.analysis.view import Estimate, Setting, View, missing_data
 
 SETS = {
     "math500": "MATH-500",
@@ -56,7 +55,7 @@ def build(view: View, at: int = 50) -> Table:
     """
     sets = [f"{metric}/{name}" for metric in METRICS for name in SETS]
     if not any(len(view.curve(name, method, s)) for name in sets for method in view.methods for s in view.settings):
-        raise no_numbers(view, f"score of a single benchmark ({', '.join(SETS)})")
+        raise missing_data(view, f"score of a single benchmark ({', '.join(SETS)})")
     steps = steps_at(view, list(METRICS), at)
     rows = [
         row

@@ -10,8 +10,7 @@ import pandas as pd
 
 from dara.analysis.tables.cells import MISSING, number
 from dara.analysis.tables.render import Table
-from dara.analysis.view import Setting, View, name_of
-from dara.analysis.view_runs import no_numbers
+from dara.analysis.view import Setting, View, missing_data, name_of
 
 SCALE_NOTE = (
     "The scales differ: tiny models on generated problems against models of 1.5 to 7 billion parameters on the "
@@ -55,7 +54,7 @@ def pairs_table(
 ) -> Table:
     """One row a pair; `sources` are the notes on the published numbers. ValueError without a pair."""
     if not pairs:
-        raise no_numbers(ours, f"quantity in common with the published numbers of {published.experiment.experiment}")
+        raise missing_data(ours, f"quantity in common with the published numbers of {published.experiment.experiment}")
     models = [model for model, *_ in published.settings if any(pair.setting.model == model for pair in pairs)]
     columns = ["Quantity", *(["Published model"] if len(models) > 1 else []), "Method", *COLUMNS]
     mine, *others = (name_of(setting, ours.settings) for setting in ours.settings)

@@ -11,8 +11,8 @@ from dara.analysis.names import SCORES
 from dara.analysis.tables.at_step import setting_cells, setting_columns
 from dara.analysis.tables.cells import MISSING, number
 from dara.analysis.tables.render import Table
-from dara.analysis.view import View
-from dara.analysis.view_runs import RunsView, no_numbers
+from dara.analysis.view import View, missing_data
+from dara.analysis.view_runs import RunsView
 
 OVER_SEEDS = "t over seeds"
 OVER_BOTH = "seeds and questions"
@@ -31,7 +31,7 @@ def build(view: View) -> Table:
         ValueError: nothing was scored, or the source has no answers to single questions.
     """
     if not isinstance(view, RunsView):
-        raise no_numbers(view, "scores of single questions; only runs of a preset have them")
+        raise missing_data(view, "scores of single questions; only runs of a preset have them")
     frame = view.frames["score_intervals"]
     frame = frame[frame["experiment"] == view.experiment.experiment]
     rows = []
@@ -41,7 +41,7 @@ def build(view: View) -> Table:
             shown = here[(here["step"] == step) & (here["metric"] == metric)]
             rows += [setting_cells(setting) | _row(view, title, found) for found in _ordered(shown, list(view.methods))]
     if not rows:
-        raise no_numbers(view, "score at a step that all runs have")
+        raise missing_data(view, "score at a step that all runs have")
     columns = ["Step", "Score", "Method", "Seeds", "Questions", "Mean (%)", OVER_SEEDS, OVER_BOTH]
     return Table(
         pd.DataFrame(rows),

@@ -7,23 +7,22 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from dara.analysis.selection import RUN
-from dara.analysis.view import Setting, View
+from dara.analysis.view import Setting, View, missing_data
 from dara.analysis.view_published import PublishedView
-from dara.analysis.view_runs import RunsView, no_numbers
+from dara.analysis.view_runs import RUN, RunsView
 
 
 def runs_view(view: View) -> RunsView:
     """The view as one of single runs. ValueError for a source that has none."""
     if not isinstance(view, RunsView):
-        raise no_numbers(view, "single runs")
+        raise missing_data(view, "single runs")
     return view
 
 
 def published_rows(view: View) -> pd.DataFrame:
     """All rows that the authors published. ValueError for another source."""
     if not isinstance(view, PublishedView):
-        raise no_numbers(view, "published numbers; it is not their source")
+        raise missing_data(view, "published numbers; it is not their source")
     return view.published
 
 

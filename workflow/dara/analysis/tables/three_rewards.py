@@ -21,8 +21,7 @@ from dara.analysis.tables.at_step import (
 from dara.analysis.tables.cells import MISSING, number
 from dara.analysis.tables.render import Table
 from dara.analysis.tables.sources import of_experiment
-from dara.analysis.view import Estimate, View
-from dara.analysis.view_runs import no_numbers
+from dara.analysis.view import Estimate, View, missing_data
 
 TWO = "tool_main"
 """The experiment of the runs with two rewards."""
@@ -55,7 +54,7 @@ def build(view: View, at: int = 100) -> Table:
                 fewer = {metric: two.score(metric, method, setting, step) for metric in METRICS}
                 rows.append({**setting_cells(setting), **_row(view, method, fewer, three)})
     if not rows:
-        raise no_numbers(view, f"score with {len(view.experiment.rewards)} rewards")
+        raise missing_data(view, f"score with {len(view.experiment.rewards)} rewards")
     frame = pd.DataFrame(rows)
     shown = [metric for metric in METRICS if frame[f"{metric}_3"].notna().any()]
     columns = [f"{METRICS[metric]} {suffix}" for metric in shown for suffix in ("2", "3", "change")]

@@ -13,8 +13,7 @@ from dara.analysis.survival import CrossingTimes, median_step, median_text, time
 from dara.analysis.tables.at_step import setting_cells, setting_columns, title_of
 from dara.analysis.tables.cells import MISSING, saved_text
 from dara.analysis.tables.render import Table
-from dara.analysis.view import Setting, View, name_of
-from dara.analysis.view_runs import no_numbers
+from dara.analysis.view import Setting, View, missing_data, name_of
 
 
 def build(view: View) -> Table:
@@ -37,7 +36,7 @@ def build(view: View) -> Table:
     several = any(found and len(found.steps) > 1 for found in times.values())
     shown = [s for s in view.settings if any(found for (setting, *_), found in times.items() if setting == s)]
     if not shown:
-        raise no_numbers(view, f"stable crossing of {reward} at {', '.join(f'{t:g}' for t in thresholds) or 'any'}")
+        raise missing_data(view, f"stable crossing of {reward} at {', '.join(f'{t:g}' for t in thresholds) or 'any'}")
     rows = []
     for setting in shown:
         for method in view.methods:

@@ -1,7 +1,8 @@
-"""The OpenRLHF 0.11.2 command line of a run, from its specification and its resources.
+"""What OpenRLHF 0.11.2 is given to train a run: its command line, and the settings for which it has no flag.
 
-Every flag that depends on a method, an experiment or the hardware is written here and nowhere else. What OpenRLHF has
-no flag for is not here: the method and its filter, the seed of the sampler, float32, vLLM's number of sequences.
+Every flag that depends on a method, an experiment or the hardware is written here and nowhere else. `Settings` carries
+the rest to the processes of a run: the method and its filter, the seed of the sampler, float32, vLLM's number of
+sequences.
 """
 
 from __future__ import annotations
@@ -11,10 +12,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dara.config import Resources
+from dara.files import write_atomically
 from dara.runs import run_id
-from dara.specs import HubData, RunSpec
+from dara.specs import HubData, Model, RunSpec
 
 PROGRAM = ("python", "-m", "openrlhf.cli.train_ppo_ray")
+PROMPTS = "prompts.jsonl"
+REWARD_FILE = "reward.py"
+STATES = "_actor"
+"""Below `output_of` a run: where OpenRLHF keeps DeepSpeed's states."""
 LAPTOP_PROMPT_TOKENS = 128
 """Room for a prompt of the generated tasks (at most about 60 tokens); published data says its own limit."""
 ADAM_EPSILON = 1e-8  # PyTorch's default, which both of the authors' stacks keep
@@ -23,26 +29,59 @@ Flags = dict[str, object]
 """Flag -> its value; a tuple gives several values, None is a flag without one."""
 
 
-def command_line(
-    spec: RunSpec,
-    resources: Resources,
-    *,
-    model: Path,
-    prompts: Path,
-    reward_file: Path,
-    output: Path,
-    resume: bool,
-) -> list[str]:
-    """The arguments of OpenRLHF's `train_ppo_ray`: flags and values, without the program.
+class Settings(Model):
+    """A start of a run, as one JSON file for its processes: nothing of it is in environment variables."""
+
+    spec: RunSpec
+    resources: Resources
+    directory: Path  # of the run: checkpoints, metrics
+    model_dir: Path
+    methods_dir: Path | None
+    done: int  # steps that are there already
+    started: float  # time.time() at the start of the process's work
+    trackers: tuple[str, ...] = ()
+    ray_address: str | None = None
+    minutes: float | None = None  # time limit of the job; None where nobody enforces one
+    keep_advantages: bool = False  # write what went into the loss, for a test
+
+    @property
+    def output(self) -> Path:
+        """Where OpenRLHF's own files are, and those that its processes exchange."""
+        return output_of(self.directory)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the run has GPUs; without one, OpenRLHF is adapted to the CPU."""
+        return self.resources.gpus > 0
+
+    def write(self) -> Path:
+        """Write `<output>/settings.json`, and return its path."""
+        path = self.output / "settings.json"
+        write_atomically(path, self.model_dump_json(indent=2) + "\n")
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> Settings:
+        """Return the settings that `write` wrote."""
+        return cls.model_validate_json(path.read_bytes())
+
+
+def output_of(directory: Path) -> Path:
+    """Return where OpenRLHF's own files of a run are."""
+    return directory / "openrlhf"
+
+
+def command_line(spec: RunSpec, resources: Resources, *, model: Path, output: Path, resume: bool = False) -> list[str]:
+    """Return the arguments of OpenRLHF's `train_ppo_ray`: flags and values, without the program.
 
     Args:
         spec: the run.
         resources: where it runs; `gpus` 0 gives the flags of a machine without a GPU.
         model: directory of the base model in Hugging Face form.
-        prompts: JSON lines with the keys `input` (rendered prompt) and `label`.
-        reward_file: Python file with the class `AgentExecutor` that generates a response and scores it.
-        output: directory of OpenRLHF's own checkpoints.
-        resume: continue from the last complete one of them.
+        output: directory of OpenRLHF's own checkpoints. The prompts are there (prompts.jsonl, with the keys `input`,
+            the rendered prompt, and `label`), and reward.py, with the class `AgentExecutor` that generates a response
+            and scores it.
+        resume: continue from the last complete one of the checkpoints.
 
     Raises:
         ValueError: the run is for another engine, or its batches cannot be divided among the GPUs.
@@ -50,9 +89,9 @@ def command_line(
     check_resources(spec, resources)
     flags: Flags = {
         "--actor.model_name_or_path": model,
-        **_data(spec, prompts),
+        **_data(spec, output / PROMPTS),
         **_rollout(spec),
-        "--train.agent_func_path": reward_file,
+        "--train.agent_func_path": output / REWARD_FILE,
         **_update(spec),
         **_loss(spec),
         **_kl(spec),
@@ -63,10 +102,10 @@ def command_line(
     return _arguments(flags)
 
 
-def shell_text(arguments: list[str]) -> str:
-    """The command line for people: the program, then one flag with its values a line, quoted for a shell."""
+def command_text(spec: RunSpec, resources: Resources, *, model: Path, output: Path) -> str:
+    """Return the command line for people: the program, then one flag with its values a line, quoted for a shell."""
     lines = [shlex.join(PROGRAM)]
-    for argument in arguments:
+    for argument in command_line(spec, resources, model=model, output=output):
         if argument.startswith("--"):
             lines.append("  " + argument)
         else:
@@ -75,12 +114,12 @@ def shell_text(arguments: list[str]) -> str:
 
 
 def responses_per_update(spec: RunSpec) -> int:
-    """Responses that an optimiser update is made of; whole groups."""
+    """Return how many responses an optimiser update is made of; whole groups."""
     return spec.prompts_per_step // spec.optimizer.updates_per_step * spec.group_size
 
 
 def check_resources(spec: RunSpec, resources: Resources) -> None:
-    """ValueError if the run is for another engine, or these GPUs cannot train it."""
+    """Raise ValueError if the run is for another engine, or these GPUs cannot train it."""
     if spec.engine != "openrlhf":
         raise ValueError(f"run {run_id(spec)} is for engine {spec.engine}; OpenRLHF trains runs with engine: openrlhf")
     gpus, shared = resources.gpus, resources.tensor_parallel
@@ -158,7 +197,7 @@ def _loss(spec: RunSpec) -> Flags:
 
 
 def _kl(spec: RunSpec) -> Flags:
-    """`k2` in the loss is half the squared log-ratio, which the authors' code calls `mse`."""
+    """Return the flags of the KL. `k2` in the loss is half the squared log-ratio; the authors' code calls it `mse`."""
     kl = spec.kl
     # A KL that only GRPO feels needs no reference model in the runs of the other methods.
     felt = kl.placement in ("loss", "reward") or (kl.placement == "reward_grpo" and spec.method.name == "grpo")
@@ -169,7 +208,7 @@ def _kl(spec: RunSpec) -> Flags:
 
 
 def _placement(resources: Resources) -> Flags:
-    """Policy, reference model and vLLM take turns on the same GPUs; without one, these are Ray's tokens for a CPU."""
+    """Let policy, reference model and vLLM take turns on the same GPUs; on a CPU, one of Ray's tokens is for them."""
     devices = max(resources.gpus, 1)
     return {
         "--train.colocate_all": None,
@@ -209,7 +248,7 @@ def _gpu(spec: RunSpec, resources: Resources) -> Flags:
 
 
 def _cpu(spec: RunSpec) -> Flags:
-    """Without a GPU: nothing to shard, to pack (flash-attn is CUDA only) or to put to sleep."""
+    """Return the flags without a GPU: nothing to shard, to pack (flash-attn is CUDA only) or to put to sleep."""
     return {
         **({"--ds.param_dtype": "bf16"} if spec.precision == "bfloat16" else {}),  # there is no word for float32
         "--ds.zero_stage": 2,

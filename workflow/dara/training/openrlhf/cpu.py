@@ -1,6 +1,8 @@
 """OpenRLHF on a machine without a GPU. Imported only there; what a GPU would do is not changed by anything here.
 
 OpenRLHF imports flash_attn and calls a few functions of torch.cuda whatever the machine; it never needs them on a CPU.
+Processes are adapted when they begin: all of them (`install`), DeepSpeed's (`install_training`), and vLLM's worker,
+which asks for the class `CpuWorker` (`__getattr__`).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
 VLLM_ARGUMENTS = {
-    "worker_extension_cls": "dara.training.openrlhf.cpu_worker.CpuWorker",
+    "worker_extension_cls": "dara.training.openrlhf.cpu.CpuWorker",
     # A prompt in two chunks would draw a token for the first and discard it, but a generator on the CPU cannot go back.
     "enable_chunked_prefill": False,
 }
@@ -45,7 +47,7 @@ def install() -> None:
 
 
 def install_training() -> None:
-    """What a DeepSpeed process needs besides, after `install`; a second call does nothing."""
+    """Adapt a DeepSpeed process, after `install`; a second call does nothing."""
     import openrlhf.trainer.ppo_utils.replay_buffer as replay_buffer
     import openrlhf.trainer.ray.ppo_actor as ppo_actor
     import openrlhf.utils.deepspeed.deepspeed as deepspeed
@@ -89,12 +91,50 @@ class GlooGroup:
 
 
 def process_group(host: str, port: int, rank: int, world_size: int, device: object) -> GlooGroup:
-    """In place of OpenRLHF's `stateless_init_process_group`."""
+    """Return the group for the weights, in place of OpenRLHF's `stateless_init_process_group`."""
     return GlooGroup(host, port, rank, world_size)
 
 
+def __getattr__(name: str) -> type:
+    """Return CpuWorker to vLLM, which takes it by its name before it builds the model: so vLLM is adapted then.
+
+    No other process has vLLM's operators, and none of them should import them.
+    """
+    if name != "CpuWorker":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from dara.training.openrlhf.node import check_names
+
+    check_names({"torch.cpu": ("_is_amx_tile_supported",), "vllm._custom_ops": ("_supports_onednn",)})
+    import vllm._custom_ops
+
+    # vLLM chooses its AMX attention without asking the kernel for leave to use AMX, and dies of SIGILL.
+    torch.cpu._is_amx_tile_supported = lambda: False
+    # Packed into oneDNN's form, weights cannot be replaced any more; unpacked, vLLM uses torch's linear layers.
+    vllm._custom_ops._supports_onednn = False
+    return _CpuWorker
+
+
+class _CpuWorker:
+    """Receives the policy's weights on a CPU; vLLM's worker inherits it, in place of OpenRLHF's WorkerWrap."""
+
+    def init_process_group(
+        self, master_address: str, master_port: int, rank_offset: int, world_size: int, *group: Any, **options: Any
+    ) -> None:
+        """Join the group in which the policy is rank 0."""
+        rank = torch.distributed.get_rank() + rank_offset
+        self._model_update_group = process_group(master_address, master_port, rank, world_size, self.device)
+
+    def update_weight(self, name: str, dtype: torch.dtype, shape: Any, empty_cache: bool = False) -> None:
+        """Take over one parameter."""
+        if dtype != self.model_config.dtype:
+            raise ValueError(f"{name} is {dtype} in the policy and {self.model_config.dtype} in vLLM")
+        weight = torch.empty(shape, dtype=dtype, device=self.device)
+        self._model_update_group.broadcast(weight, src=0)
+        self.model_runner.model.load_weights(weights=[(name, weight)])
+
+
 def _stub_flash_attn() -> None:
-    """Modules with the names that OpenRLHF and transformers import; calling one is an error."""
+    """Make modules with the names that OpenRLHF and transformers import; calling one is an error."""
     import einops
 
     def unavailable(*args: Any, **kwargs: Any) -> None:

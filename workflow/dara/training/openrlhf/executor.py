@@ -1,19 +1,57 @@
-"""OpenRLHF's single-turn executor, with the rewards of the run computed on the response's tokens."""
+"""OpenRLHF's generation with vLLM: a seed for each sample, and the rewards of the run on the response's tokens.
+
+This is the side of vLLM. What belongs to DeepSpeed is in `actor`: each changes OpenRLHF in its own processes of Ray.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any, ClassVar
 
+import openrlhf.trainer.ray.vllm_engine as vllm_engine
 from openrlhf.utils.agent import SingleTurnAgentExecutor
 
-from dara.training.openrlhf.labels import Label
-from dara.training.scoring import score_sample
+from dara.training.openrlhf.rollouts import Label
+from dara.training.step import score_sample
+
+
+class DaraRolloutActor(vllm_engine.RolloutRayActor.__ray_metadata__.modified_class):
+    """OpenRLHF's vLLM actor; every sample has its own seed, so what is drawn does not depend on vLLM's batches."""
+
+    async def generate_responses(
+        self,
+        prompt: str,
+        label: str,
+        sampling_params: Any,
+        max_length: int,
+        hf_tokenizer: Any,
+        num_samples: int = 1,
+        images: Any = None,
+    ) -> list[dict[str, Any]]:
+        """Return `num_samples` outputs of the executor, in the order of the samples."""
+        parsed = Label.loads(label)
+        tasks = []
+        for sample in range(num_samples):
+            own = deepcopy(sampling_params)
+            own.seed = parsed.sample_seed(sample)
+            tasks.append(
+                self.executor.execute(
+                    prompt=prompt,
+                    label=label,
+                    sampling_params=own,
+                    max_length=max_length,
+                    hf_tokenizer=hf_tokenizer,
+                    llm_engine=self,
+                    images=images,
+                )
+            )
+        return await asyncio.gather(*tasks)
 
 
 class RewardExecutor(SingleTurnAgentExecutor):
-    """Generates one response and scores it; `reward_file` writes the subclass that says with which rewards.
+    """Generates one response and scores it; the reward file of a run has the subclass with its rewards.
 
     OpenRLHF's own way, a reward function, gets the text of prompt and response but no tokens, and an exception in it
     is logged and swallowed. Here it reaches the trainer.
@@ -36,8 +74,8 @@ class RewardExecutor(SingleTurnAgentExecutor):
         llm_engine: Any,
         images: Any = None,
     ) -> dict[str, Any]:
-        """OpenRLHF's output for one sample, with `reward` and `scores` (the sum), `extra_logs` (name -> value) and
-        `response` (text).
+        """Return OpenRLHF's output for one sample, with `reward` and `scores` (the sum), `extra_logs` (name -> value)
+        and `response` (text).
 
         Raises RewardError, and ValueError for a prompt that OpenRLHF would cut.
         """
@@ -66,7 +104,7 @@ class RewardExecutor(SingleTurnAgentExecutor):
 
 
 def _check_prompt(label: Label, prompt: str, tokenizer: Any, room: int) -> None:
-    """ValueError if the prompt has more than `room` tokens: its beginning was cut off."""
+    """Raise ValueError if the prompt has more than `room` tokens: its beginning was cut off."""
     tokens = len(tokenizer(text=prompt, add_special_tokens=False)["input_ids"])
     if tokens > room:
         raise ValueError(

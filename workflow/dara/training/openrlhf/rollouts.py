@@ -1,141 +1,309 @@
-"""Rollouts: the vLLM actor with a seed for each sample, and the generator of a step's groups in the order of prompts.
+"""From prompts to the advantages of a step, in OpenRLHF's forms. OpenRLHF is not imported here.
 
-Both are OpenRLHF's classes with the methods replaced that decide what is drawn and in which order it arrives.
+A prompt travels through OpenRLHF with a label. A step draws groups of responses, by dynamic filtering where the run has
+it: prompts whose responses all have the same reward teach nothing, and are replaced by others. A step draws a pool of
+candidate groups in rounds, at the same policy, until enough of them vary. The rules are those of the math training of
+the paper: whole groups only; the first groups in the order of the prompts are kept, so that a fast response does not
+decide; a step that stays short is an error, never a smaller batch.
+
+OpenRLHF then holds the batch as a list of experiences: micro-batches of samples in any order. Their `index` gives the
+place of each sample in the rollout batch, whose groups are contiguous.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
-from copy import deepcopy
-from dataclasses import dataclass
-from typing import Any
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from itertools import islice
+from math import ceil
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
-import openrlhf.trainer.ray.vllm_engine as vllm_engine
-import ray
 import torch
-from openrlhf.trainer.ppo_utils.experience import Experience
-from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+from torch import Tensor
 
-from dara.specs import RunSpec
-from dara.training.openrlhf.filtering import Pool, collect
-from dara.training.openrlhf.labels import Label
+from dara.methods import Method
+from dara.specs import Filter, RunSpec
+from dara.training.run import prompt_positions
+from dara.training.step import Rollouts, batch_advantages
+
+PROMPTS_CONSUMED = "filter/prompts_generated_total"
+LOWEST_ACCEPTANCE = Fraction(1, 20)
+MARGIN = Fraction(5, 4)
 
 
-class DaraRolloutActor(vllm_engine.RolloutRayActor.__ray_metadata__.modified_class):
-    """OpenRLHF's vLLM actor; every sample has its own seed, so what is drawn does not depend on vLLM's batches."""
-
-    async def generate_responses(
-        self,
-        prompt: str,
-        label: str,
-        sampling_params: Any,
-        max_length: int,
-        hf_tokenizer: Any,
-        num_samples: int = 1,
-        images: Any = None,
-    ) -> list[dict[str, Any]]:
-        """`num_samples` outputs of the executor, in the order of the samples."""
-        parsed = Label.loads(label)
-        tasks = []
-        for sample in range(num_samples):
-            own = deepcopy(sampling_params)
-            own.seed = parsed.sample_seed(sample)
-            tasks.append(
-                self.executor.execute(
-                    prompt=prompt,
-                    label=label,
-                    sampling_params=own,
-                    max_length=max_length,
-                    hf_tokenizer=hf_tokenizer,
-                    llm_engine=self,
-                    images=images,
-                )
-            )
-        return await asyncio.gather(*tasks)
+# --- prompts ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class RolloutGroup:
-    """The responses to one prompt: G samples."""
+class Label:
+    """A prompt's label, JSON in OpenRLHF's label column.
 
-    experiences: list[Experience]
-    responses: list[str]
-    rewards: np.ndarray  # (G, K) float64, raw
-    lengths: np.ndarray  # (G,) tokens, end token included
-
-
-class DaraSamplesGenerator(SamplesGenerator):
-    """The groups of a step, in the order of their prompts, after the run's filter.
-
-    After `generate_samples`: pool_rewards (P, G, K) float64 and pool_lengths (P, G) of the whole candidate pool,
-    filter_metrics (empty without a filter), and responses, the text of each returned sample.
-    done: steps of the run before this start. world_size: GPUs of the actor.
+    position: number of the prompt in the whole run, from 0. No two prompts of a run share one, whatever a filter makes
+    of them, and an interruption does not change it. seed: the run's sampler seed.
     """
 
-    def __init__(self, *args: Any, spec: RunSpec, done: int = 0, world_size: int = 1, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.spec = spec
-        self.step = done
-        self.world_size = world_size
-        self._prompts: Iterator | None = None
-        self.pool_rewards = self.pool_lengths = torch.empty(0)
-        self.filter_metrics: dict[str, float] = {}
-        self.responses: list[str] = []
+    id: str
+    reference: str
+    position: int
+    seed: int
 
-    @torch.no_grad()
-    def generate_samples(self, **generate_kwargs: Any) -> tuple[list[Experience], float | None, int, bool]:
-        """prompts_per_step groups of group_size single-sample experiences, share accepted in percent, prompts taken,
-        and False: the prompts never run out.
+    def dumps(self) -> str:
+        """Return the label as text."""
+        return json.dumps(asdict(self), ensure_ascii=False)
 
-        Raises what a rollout actor raised (as Ray hands it on), and TooFewGroupsError.
+    @classmethod
+    def loads(cls, text: str) -> Label:
+        """Return the label of a text; ValueError unless it has exactly the label's keys."""
+        fields = json.loads(text)
+        if not isinstance(fields, dict) or set(fields) != set(cls.__annotations__):
+            raise ValueError(
+                f"a prompt's label is {text:.200}; it must be JSON with the keys {list(cls.__annotations__)}"
+            )
+        return cls(**fields)
+
+    def sample_seed(self, sample: int) -> int:
+        """Return the seed of the sampler for one response to this prompt, in [0, 2^63).
+
+        It depends on nothing else, so what is drawn does not depend on which requests the sampler computes together,
+        nor on how many engines there are.
         """
-        self.step += 1
-        if self._prompts is None:
-            self._prompts = iter(self.prompts_dataloader)
-        if self.args.vllm.enable_sleep:
-            vllm_engine.batch_vllm_engine_call(self.vllm_engines, "wake_up")
-        pool = collect(
-            lambda n: self._groups(n, generate_kwargs),
-            self.spec.prompts_per_step,
-            self.spec.filter,
-            self.spec.reward_weights,
-            world_size=self.world_size,
-            step=f"step {self.step}",
+        key = f"{self.seed}|{self.position}|{self.id}|{sample}".encode()
+        return int.from_bytes(hashlib.sha256(key).digest()[:8], "little") >> 1
+
+
+@dataclass(frozen=True)
+class PromptLoader:
+    """Iterates without end over batches of one prompt: ([data source], [prompt], [label], [no image]).
+
+    path: what `launch.prompt_file` wrote. seed: of the order. sampler_seed: goes into the labels. start: position in
+    the run of the first prompt, the number of prompts that were taken before.
+    """
+
+    path: Path
+    seed: int
+    sampler_seed: int
+    start: int = 0
+
+    def __iter__(self) -> Iterator[tuple[list[str], list[str], list[str], list[None]]]:
+        rows = [json.loads(line) for line in self.path.read_bytes().splitlines()]  # of bytes: a text may hold U+2028
+        positions = islice(prompt_positions(len(rows), self.seed), self.start, None)
+        for position, i in enumerate(positions, self.start):
+            known = json.loads(rows[i]["label"])
+            label = Label(known["id"], known["reference"], position, self.sampler_seed)
+            yield ["default"], [rows[i]["input"]], [label.dumps()], [None]
+
+
+def consumed(metrics: Sequence[Mapping[str, float]], prompts_per_step: int) -> int:
+    """Return how many prompts the steps of these lines of metrics.jsonl have taken: the position of the next one.
+
+    Without a filter a step takes `prompts_per_step`; with one, what its line has.
+    """
+    return sum(round(line.get(PROMPTS_CONSUMED, prompts_per_step)) for line in metrics)
+
+
+# --- dynamic filtering ------------------------------------------------------------------------------------------------
+
+
+class TooFewGroupsError(ValueError):
+    """The rounds of a step did not give enough groups that vary."""
+
+
+class Group(Protocol):
+    """The responses to one prompt."""
+
+    @property
+    def rewards(self) -> np.ndarray:
+        """(G, K) float64, raw."""
+
+
+G = TypeVar("G", bound=Group)
+
+
+@dataclass(frozen=True)
+class Pool(Generic[G]):
+    """All groups of a step in the order of their prompts, which of them train, and what the filter did."""
+
+    groups: list[G]
+    kept: list[int]  # ascending indices of groups
+    metrics: dict[str, float]
+
+
+def varies(rewards: np.ndarray, criterion: str, weights: Sequence[float]) -> bool:
+    """Return whether a group teaches something.
+
+    rewards: (G, K) float64. weights: K, those of the summed reward. `sum_varies`: the weighted sum is not the same for
+    all responses, as in the paper (a group in which two rewards vary and cancel is dropped); `any_reward_varies`: one
+    of the rewards that have a weight is not. Both compare the largest with the smallest value, exactly.
+    """
+    factors = np.asarray(weights, dtype=np.float64)
+    values = (rewards * factors).sum(axis=1, keepdims=True) if criterion == "sum_varies" else rewards[:, factors != 0]
+    return bool((values.max(axis=0) != values.min(axis=0)).any())
+
+
+def next_round(
+    deficit: int, accepted: int, generated: int, *, group_size: int, world_size: int, candidates: int
+) -> int:
+    """Return the prompts of a further round: ceil(deficit / max(acceptance, 0.05) * 1.25), at most `candidates`.
+
+    acceptance is accepted / generated over the rounds before. At least `group_size`, and up to a multiple of
+    `world_size`. In exact arithmetic: a float could round 12.000...01 up.
+    """
+    acceptance = max(Fraction(accepted, generated), LOWEST_ACCEPTANCE)
+    wanted = max(group_size, ceil(deficit / acceptance * MARGIN))
+    return min(candidates, ceil(Fraction(wanted, world_size)) * world_size)
+
+
+def collect(
+    draw: Callable[[int], Sequence[G]],
+    prompts: int,
+    rule: Filter | None,
+    weights: Sequence[float],
+    *,
+    world_size: int = 1,
+    step: str = "a step",
+) -> Pool[G]:
+    """Return the groups of a step: `prompts` of them train.
+
+    draw(n): the groups of the next n prompts, in their order. rule: the run's filter; None keeps every group.
+    weights: of the K rewards in their sum. world_size: GPUs of the actor. step: what to call the step in an error.
+
+    Raises TooFewGroupsError if fewer than `prompts` groups vary after the last round.
+    """
+    if rule is None:
+        return Pool(_drawn(draw, prompts), list(range(prompts)), {})
+    groups, kept, rounds, size = [], [], 0, rule.candidate_prompts
+    while len(kept) < prompts and rounds < rule.max_rounds:
+        if rounds:
+            size = next_round(
+                prompts - len(kept),
+                len(kept),
+                len(groups),
+                group_size=len(groups[0].rewards),
+                world_size=world_size,
+                candidates=rule.candidate_prompts,
+            )
+        new = _drawn(draw, size)
+        kept += [len(groups) + i for i, group in enumerate(new) if varies(group.rewards, rule.criterion, weights)]
+        groups += new
+        rounds += 1
+    if len(kept) < prompts:
+        what = "the sum of the rewards" if rule.criterion == "sum_varies" else "a reward"
+        raise TooFewGroupsError(
+            f"{step}: {what} varies in only {len(kept)} of the {len(groups)} groups of {rule.max_rounds} round(s), and "
+            f"{prompts} are needed: raise filter.max_rounds ({rule.max_rounds}) or filter.candidate_prompts "
+            f"({rule.candidate_prompts}), or train with fewer prompts_per_step"
         )
-        if self.args.vllm.enable_sleep:
-            vllm_engine.batch_vllm_engine_call(self.vllm_engines, "sleep")
-        self._describe(pool)
-        kept = [pool.groups[i] for i in pool.kept]
-        self.responses = [text for group in kept for text in group.responses]
-        share = 100 * pool.metrics["filter/acceptance"] if pool.metrics else None
-        return [one for group in kept for one in group.experiences], share, len(pool.groups), False
+    metrics = {
+        "filter/num_gen_batches": float(rounds),
+        "filter/informative_groups_collected": float(len(kept)),
+        PROMPTS_CONSUMED: float(len(groups)),
+        "filter/generation_overhead": len(groups) / prompts - 1.0,
+        "filter/acceptance": len(kept) / len(groups),
+    }
+    return Pool(groups, kept[:prompts], metrics)
 
-    def _describe(self, pool: Pool[RolloutGroup]) -> None:
-        self.pool_rewards = torch.from_numpy(pool.rewards)
-        self.pool_lengths = torch.from_numpy(np.stack([group.lengths for group in pool.groups]))
-        self.filter_metrics = pool.metrics
 
-    def _groups(self, size: int, generate_kwargs: dict[str, Any]) -> list[RolloutGroup]:
-        """The groups of the next `size` prompts, in their order, whichever is ready first."""
-        rows = [next(self._prompts) for _ in range(size)]
-        prompts = [prompt for _, [prompt], _, _ in rows]
-        labels = [label for _, _, [label], _ in rows]
-        # The first token may be the end token, as in the TRL engine; OpenRLHF's default asks for one token before it.
-        refs = self._dispatch_prompts_to_vllm(prompts, labels, **{**generate_kwargs, "min_new_tokens": 0})
-        return [self._group(outputs, generate_kwargs) for outputs in ray.get(refs)]
+def _drawn(draw: Callable[[int], Sequence[G]], size: int) -> list[G]:
+    groups = list(draw(size))
+    if len(groups) != size:
+        raise ValueError(f"{size} prompts were to be drawn, but {len(groups)} groups came back")
+    return groups
 
-    def _group(self, outputs: list[dict[str, Any]], generate_kwargs: dict[str, Any]) -> RolloutGroup:
-        if len(outputs) != self.spec.group_size:
-            raise ValueError(f"a prompt has {len(outputs)} responses; a group has {self.spec.group_size}")
-        experiences = [self._process_response_into_experience(output, **generate_kwargs) for output in outputs]
-        names = self.spec.rewards
-        rewards = [[output["extra_logs"][name] for name in names] for output in outputs]
-        lengths = [end - start for output in outputs for start, end in output["action_ranges"]]
-        for experience, values in zip(experiences, rewards, strict=True):  # OpenRLHF makes them float32
-            experience.info |= {
-                name: torch.tensor([value], dtype=torch.float64) for name, value in zip(names, values, strict=True)
-            }
-        responses = [output["response"] for output in outputs]
-        return RolloutGroup(experiences, responses, np.array(rewards, dtype=np.float64), np.array(lengths))
+
+# --- advantages -------------------------------------------------------------------------------------------------------
+
+
+class Samples(Protocol):
+    """What is read and written of OpenRLHF's Experience: n samples, T tokens."""
+
+    index: list[int]
+    action_mask: Tensor  # (n, T): whether a token is of the response
+    kl: Tensor | None  # (n, T): of each token from the base model
+    advantages: Tensor  # (n, T)
+    returns: Tensor  # (n, T)
+
+
+def set_advantages(
+    experiences: Sequence[Samples],
+    rollouts: Rollouts,
+    spec: RunSpec,
+    method: Method,
+    kl_coefficient: float | None = None,
+) -> None:
+    """Give the experiences of a rollout batch the method's advantages, and the batch the method's output.
+
+    kl_coefficient: of the KL in the reward; None where there is none. With `reward` as its placement it is OpenRLHF's:
+    see `token_advantages`. With `reward_grpo` it is the authors': the response's reward loses the coefficient times the
+    KL summed over its tokens, before GRPO's z-score.
+
+    Raises ValueError unless each place of the rollout batch has one sample.
+    """
+    rewards, lengths = rollouts.rewards, rollouts.lengths
+    order = sample_order(experiences)
+    penalty = None
+    if kl_coefficient is not None and spec.kl.placement == "reward_grpo":
+        sums = torch.cat([(e.kl.double() * e.action_mask).sum(dim=1) for e in experiences])
+        penalty, kl_coefficient = -kl_coefficient * sums[order].view(lengths.shape), None
+    rollouts.output, advantages = batch_advantages(spec, method, rewards, lengths, penalty)
+    for experience in experiences:
+        own = advantages.flatten()[torch.tensor(experience.index)]
+        kl = None if kl_coefficient is None else experience.kl
+        experience.advantages = token_advantages(own, experience.action_mask, kl, kl_coefficient or 0.0)
+        experience.returns = experience.advantages.clone()
+        experience.kl = None
+
+
+def sample_order(experiences: Sequence[Samples]) -> Tensor:
+    """Return (B * G,): where in the concatenated experiences the sample of each place of the rollout batch is.
+
+    Raises ValueError unless each place has one sample.
+    """
+    index = torch.tensor([i for e in experiences for i in e.index])
+    order = index.argsort()
+    if not torch.equal(index[order], torch.arange(len(index))):
+        raise ValueError(f"the samples of the rollout batch are numbered {index.sort().values.tolist()}")
+    return order
+
+
+def token_advantages(
+    advantages: Tensor, action_mask: Tensor, kl: Tensor | None = None, coefficient: float = 0.0
+) -> Tensor:
+    """Return advantages (n, T) of the tokens: that of the response on each of its tokens, 0 elsewhere.
+
+    advantages (n,); action_mask (n, T), true where a token is of the response. kl (n, T): of each token from the base
+    model; a token then also gets -coefficient times the sum of it from there to the end of the response, as OpenRLHF's
+    reward KL without discount.
+    """
+    mask = action_mask.to(torch.float32)
+    tokens = advantages.to(torch.float32)[:, None] * mask
+    if kl is not None:
+        to_go = (kl.to(torch.float32) * mask).flip(1).cumsum(1).flip(1)
+        tokens = tokens - coefficient * to_go * mask
+    return tokens
+
+
+def shard_samples(lengths: Sequence[int], updates: int, ranks: int) -> list[list[int]]:
+    """Return the samples of each rank, update by update, in the order in which a rank works through them.
+
+    lengths: tokens of the samples in rollout order. An update gets the next n / updates samples, so whole groups where
+    a group does not lie across updates; within it, each rank gets the same number of samples, and long and short ones
+    in turn.
+
+    Raises ValueError if the samples cannot be divided evenly.
+    """
+    if len(lengths) % (updates * ranks):
+        raise ValueError(f"{len(lengths)} responses cannot be dealt to {updates} updates on {ranks} GPUs evenly")
+    size = len(lengths) // updates
+    shards: list[list[int]] = [[] for _ in range(ranks)]
+    for start in range(0, len(lengths), size):
+        ordered = sorted(range(start, start + size), key=lambda i: (-lengths[i], i))
+        for turn, sample in enumerate(ordered):
+            # Forwards and backwards over the ranks, so that none always gets the longer one of a pair.
+            place = turn % ranks
+            shards[place if turn // ranks % 2 == 0 else ranks - 1 - place].append(sample)
+    return shards

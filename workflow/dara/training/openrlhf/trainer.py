@@ -1,4 +1,4 @@
-"""OpenRLHF's trainer with our data order, experience maker, metrics and checkpoints: the actor that leads a run."""
+"""The actor that leads a run: OpenRLHF's trainer with our prompts, groups, advantages, metrics and checkpoints."""
 
 from __future__ import annotations
 
@@ -6,34 +6,32 @@ import json
 import logging
 import math
 import os
-import shutil
 import time
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import openrlhf.trainer.ppo_trainer as ppo_trainer
+import openrlhf.trainer.ray.vllm_engine as vllm_engine
 import ray
 import torch
+from openrlhf.trainer.ppo_utils.experience import Experience, make_experience_batch, split_experience_batch
+from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
-from dara.files import write_atomically
+from dara.files import remove, write_atomically
 from dara.methods import Method
 from dara.runs import run_id
 from dara.specs import RunSpec
 from dara.training import run_files
-from dara.training.advantages import run_method
-from dara.training.deadline import Deadline, OutOfTime
-from dara.training.divergence import Divergence
-from dara.training.metrics import KL_REFERENCE
-from dara.training.openrlhf.checkpoints import MARKER, remove_other_states, state_tag
-from dara.training.openrlhf.experience import DaraExperienceMaker
-from dara.training.openrlhf.labels import Label, consumed
-from dara.training.openrlhf.prompts import PromptLoader
-from dara.training.openrlhf.rollouts import DaraSamplesGenerator
-from dara.training.openrlhf.settings import OUTCOME, PROGRESS, Settings
-from dara.training.openrlhf.strategy import DaraStrategy
-from dara.training.steps import Rollouts, record_step
-from dara.training.trackers import tracker
+from dara.training.openrlhf.actor import DaraStrategy
+from dara.training.openrlhf.command import PROMPTS
+from dara.training.openrlhf.launch import MARKER, OUTCOME, PROGRESS, remove_other_states, state_tag
+from dara.training.openrlhf.rollouts import Label, PromptLoader, collect, consumed, set_advantages, shard_samples
+from dara.training.step import KL_REFERENCE, Progress, Rollouts
+from dara.training.stopping import Deadline, Divergence, OutOfTime
 
 METRICS = {
     "clip_fraction": "ppo_clip_ratio",
@@ -46,21 +44,162 @@ METRICS = {
 
 
 def prepare_datasets(strategy: DaraStrategy, tokenizer: Any) -> tuple[PromptLoader, None, int]:
-    """In place of OpenRLHF's: the run's prompts in their order, no evaluation, the number of optimiser updates."""
+    """Return the run's prompts in their order, no evaluation, and the number of optimiser updates.
+
+    In place of OpenRLHF's.
+    """
     settings = strategy.dara
     spec, record = settings.spec, run_files.load(settings.directory, settings.done)
     start = consumed(record.metrics, spec.prompts_per_step)
-    loader = PromptLoader(settings.prompts, spec.seed, spec.rollout_seed, start)
+    loader = PromptLoader(settings.output / PROMPTS, spec.seed, spec.rollout_seed, start)
     return loader, None, spec.steps * spec.optimizer.updates_per_step
 
 
-def dealt_already(experiences: list, arguments: Any) -> list:
-    """In place of OpenRLHF's `balance_experiences`, which would spread groups over updates: see layout.deal."""
+def keep_sharding(experiences: list, arguments: Any) -> list:
+    """Return them as they are. OpenRLHF's `balance_experiences` would spread groups over updates."""
     return experiences
 
 
 ppo_trainer.prepare_datasets = prepare_datasets
-ppo_trainer.balance_experiences = dealt_already
+ppo_trainer.balance_experiences = keep_sharding
+
+
+# --- rollouts ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RolloutGroup:
+    """The responses to one prompt: G samples."""
+
+    row: dict[str, str]  # {"id", "prompt", "reference"}
+    experiences: list[Experience]
+    responses: list[str]
+    rewards: np.ndarray  # (G, K) float64, raw: OpenRLHF's own are float32
+    lengths: np.ndarray  # (G,) tokens, end token included
+
+
+class DaraSamplesGenerator(SamplesGenerator):
+    """The groups of a step, in the order of their prompts, after the run's filter.
+
+    rollouts: after `generate_samples`, the rollout batch that trains and the candidate pool it is from.
+    done: steps of the run before this start. world_size: GPUs of the actor.
+    """
+
+    rollouts: Rollouts
+
+    def __init__(self, *args: Any, spec: RunSpec, done: int = 0, world_size: int = 1, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.spec = spec
+        self.step = done
+        self.world_size = world_size
+        self._prompts: Iterator | None = None
+
+    @torch.no_grad()
+    def generate_samples(self, **generate_kwargs: Any) -> tuple[list[Experience], float | None, int, bool]:
+        """Return prompts_per_step groups of group_size single-sample experiences, share accepted in percent, prompts
+        taken, and False: the prompts never run out.
+
+        Raises what a rollout actor raised (as Ray hands it on), and TooFewGroupsError.
+        """
+        self.step += 1
+        if self._prompts is None:
+            self._prompts = iter(self.prompts_dataloader)
+        if self.args.vllm.enable_sleep:
+            vllm_engine.batch_vllm_engine_call(self.vllm_engines, "wake_up")
+        pool = collect(
+            lambda n: self._groups(n, generate_kwargs),
+            self.spec.prompts_per_step,
+            self.spec.filter,
+            self.spec.reward_weights,
+            world_size=self.world_size,
+            step=f"step {self.step}",
+        )
+        if self.args.vllm.enable_sleep:
+            vllm_engine.batch_vllm_engine_call(self.vllm_engines, "sleep")
+        kept = [pool.groups[i] for i in pool.kept]
+        self.rollouts = Rollouts(
+            rows=[group.row for group in kept for _ in group.responses],
+            responses=[text for group in kept for text in group.responses],
+            rewards=torch.from_numpy(np.stack([group.rewards for group in kept])),
+            lengths=torch.from_numpy(np.stack([group.lengths for group in kept])),
+            pool_rewards=torch.from_numpy(np.stack([group.rewards for group in pool.groups])),
+            pool_lengths=torch.from_numpy(np.stack([group.lengths for group in pool.groups])),
+            filtered=pool.metrics,
+        )
+        share = 100 * pool.metrics["filter/acceptance"] if pool.metrics else None
+        return [one for group in kept for one in group.experiences], share, len(pool.groups), False
+
+    def _groups(self, size: int, generate_kwargs: dict[str, Any]) -> list[RolloutGroup]:
+        """Return the groups of the next `size` prompts, in their order, whichever is ready first."""
+        rows = [next(self._prompts) for _ in range(size)]
+        prompts = [prompt for _, [prompt], _, _ in rows]
+        labels = [label for _, _, [label], _ in rows]
+        # The first token may be the end token, as in the TRL engine; OpenRLHF's default asks for one token before it.
+        refs = self._dispatch_prompts_to_vllm(prompts, labels, **{**generate_kwargs, "min_new_tokens": 0})
+        return [self._group(*one, generate_kwargs) for one in zip(prompts, labels, ray.get(refs), strict=True)]
+
+    def _group(
+        self, prompt: str, label: str, outputs: list[dict[str, Any]], generate_kwargs: dict[str, Any]
+    ) -> RolloutGroup:
+        if len(outputs) != self.spec.group_size:
+            raise ValueError(f"a prompt has {len(outputs)} responses; a group has {self.spec.group_size}")
+        parsed = Label.loads(label)
+        rewards = [[output["extra_logs"][name] for name in self.spec.rewards] for output in outputs]
+        return RolloutGroup(
+            row={"id": parsed.id, "prompt": prompt, "reference": parsed.reference},
+            experiences=[self._process_response_into_experience(output, **generate_kwargs) for output in outputs],
+            responses=[output["response"] for output in outputs],
+            rewards=np.array(rewards, dtype=np.float64),
+            lengths=np.array([end - start for output in outputs for start, end in output["action_ranges"]]),
+        )
+
+
+# --- advantages -------------------------------------------------------------------------------------------------------
+
+
+class DaraExperienceMaker(RemoteExperienceMaker):
+    """OpenRLHF's experience maker with the run's method in place of its advantage estimators.
+
+    rollouts: the batch whose experiences are made; it gets the method's output.
+    """
+
+    spec: RunSpec
+    method: Method
+    ranks: int
+    rollouts: Rollouts
+    keep_index: bool = False  # let each sample say where it is in the rollout batch
+
+    @torch.no_grad()
+    def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
+        """Return the experiences of a step with their advantages, in shards by which whole groups go to an update.
+
+        Micro-batches of equal size, on one rank, are in the order of the rollouts already; those by tokens are not.
+        """
+        experiences = super().make_experience_batch(rollout_samples)
+        in_order = self.ranks == 1 and not self.args.train.dynamic_batch_enable
+        return experiences if in_order else self._sharded(experiences)
+
+    @torch.no_grad()
+    def compute_advantages_and_returns(self, experiences: list[Experience]) -> list[Experience]:
+        """Set the method's advantages on all response tokens, and the KL of a reward that has one."""
+        kl_in_reward = self.initial_model_group is not None and not self.args.algo.kl.use_loss
+        coefficient = self.kl_ctl.value if kl_in_reward else None
+        set_advantages(experiences, self.rollouts, self.spec, self.method, coefficient)
+        if self.keep_index:
+            for experience in experiences:
+                experience.info["index"] = torch.tensor(experience.index, dtype=torch.float64)
+        return experiences
+
+    def _sharded(self, experiences: list[Experience]) -> list[Experience]:
+        in_order: dict[int, Any] = {}
+        for experience in experiences:
+            in_order |= zip(experience.index, split_experience_batch(experience), strict=True)
+        lengths = [int(in_order[place].total_length) for place in range(len(in_order))]
+        shards = shard_samples(lengths, self.spec.optimizer.updates_per_step, self.ranks)
+        return [make_experience_batch([in_order[place] for place in shard]) for shard in shards]
+
+
+# --- the run ----------------------------------------------------------------------------------------------------------
 
 
 class DaraTrainer(ppo_trainer.PPOTrainer.__ray_metadata__.modified_class):
@@ -71,10 +210,14 @@ class DaraTrainer(ppo_trainer.PPOTrainer.__ray_metadata__.modified_class):
         _log_progress(settings.output / PROGRESS)
         super().__init__(pretrain, strategy, *args, **kwargs)
         self.settings = settings
-        self.record = run_files.load(settings.directory, settings.done)
-        self.method = _method(settings)
-        self.deadline = Deadline.of(settings.minutes, time.monotonic() - (time.time() - settings.started))
-        self.ranks = self.args.actor.num_nodes * self.args.actor.num_gpus_per_node
+        self.progress = Progress.resume(
+            settings.spec,
+            settings.directory,
+            run_files.load(settings.directory, settings.done),
+            settings.methods_dir,
+            Deadline.of(settings.minutes, time.monotonic() - (time.time() - settings.started)),
+        )
+        ranks = self.args.actor.num_nodes * self.args.actor.num_gpus_per_node
         self.samples_generator = DaraSamplesGenerator(
             strategy=strategy,
             prompts_dataloader=self.prompts_dataloader,
@@ -82,13 +225,10 @@ class DaraTrainer(ppo_trainer.PPOTrainer.__ray_metadata__.modified_class):
             tokenizer=self.tokenizer,
             vllm_engines=self.vllm_engines,
             spec=settings.spec,
-            world_size=self.ranks,
+            world_size=ranks,
             done=settings.done,
         )
-        self.experience_maker = self._experience_maker()
-
-    def _experience_maker(self) -> DaraExperienceMaker:
-        maker = DaraExperienceMaker(
+        self.experience_maker = maker = DaraExperienceMaker(
             self.actor_model_group,
             self.critic_model_group,
             self.reward_model_group,
@@ -97,29 +237,30 @@ class DaraTrainer(ppo_trainer.PPOTrainer.__ray_metadata__.modified_class):
             self.strategy,
             self.tokenizer,
         )
-        maker.spec, maker.method, maker.ranks = self.settings.spec, self.method, self.ranks
-        maker.keep_index = self.settings.keep_advantages
-        return maker
+        maker.spec, maker.method, maker.ranks = settings.spec, self.progress.method, ranks
+        maker.keep_index = settings.keep_advantages
 
     def fit(self, global_step: int = 0) -> None:
-        """The steps that are missing; ends early where the run diverges. The outcome is written for the engine."""
-        settings, spec, record = self.settings, self.settings.spec, self.record
+        """Make the steps that are missing; end early where the run diverges. Write the outcome for the launcher."""
+        settings, progress, record = self.settings, self.progress, self.progress.record
         if record.steps:
             self.broadcast_to_vllm()  # which started from the base model
         record.startups.append(round(time.time() - settings.started, 3))
-        follow = tracker(settings.trackers, settings.directory, run_id(spec), record.metrics)
+        run = run_id(settings.spec)
         found = out_of_time = None
-        self._step_began = time.monotonic()
-        while record.steps < spec.steps and not found and not out_of_time:
-            found = self._step()
-            if found:
-                run_files.save(settings.directory, record, spec)
-                continue
-            follow.log(record.steps, record.metrics[-1])
-            if record.steps in spec.checkpoint_steps:
-                self._checkpoint(record.steps)
-            out_of_time = self._out_of_time()
-        follow.close()
+        with run_files.trackers(settings.trackers, settings.directory, run, record.metrics) as progress.track:
+            self._step_began = time.monotonic()
+            while record.steps < settings.spec.steps and not found and not out_of_time:
+                found = self._step()
+                if found:
+                    run_files.save(settings.directory, record, settings.spec)
+                    continue
+                if record.steps in settings.spec.checkpoint_steps:
+                    self._checkpoint(record.steps)
+                try:
+                    progress.check_deadline()
+                except OutOfTime as stop:
+                    out_of_time = str(stop)
         outcome = {"divergence": asdict(found) if found else None, "out_of_time": out_of_time}
         write_atomically(settings.output / OUTCOME, json.dumps(outcome) + "\n")
 
@@ -129,89 +270,48 @@ class DaraTrainer(ppo_trainer.PPOTrainer.__ray_metadata__.modified_class):
         Its seconds include the checkpoint before it, as in the TRL engine.
         """
         samples, *_ = self.samples_generator.generate_samples(**self.generate_kwargs)
-        status, step = self.train_step(samples, self.record.steps)
+        self.experience_maker.rollouts = rollouts = self.samples_generator.rollouts
+        status, step = self.train_step(samples, self.progress.record.steps)
         if not is_finite(self.settings.spec, status):
             return Divergence(step, "the loss, the gradient or a weight is not finite")
         began, self._step_began = self._step_began, time.monotonic()
-        return self._complete_step(samples, status, self._step_began - began)
-
-    def _out_of_time(self) -> str | None:
-        """Why the run stops here for the next job to continue; None: it goes on."""
-        if self.deadline is None:
-            return None
-        record, done = self.record, self.settings.done
-        try:
-            steps = self.settings.spec.checkpoint_steps
-            self.deadline.after_step(record.steps, steps, record.seconds[done:], time.monotonic())
-        except OutOfTime as stop:
-            return str(stop)
-        return None
+        engine = engine_metrics(self.settings.spec, status)
+        return self.progress.complete_step(rollouts, engine, self._step_began - began)
 
     def _compute_rollout_stats(self, experiences: list) -> dict[str, float]:
-        """None: ours are in metrics.jsonl."""
+        """Return nothing: our metrics are in metrics.jsonl."""
         return {}
 
-    def _complete_step(self, samples: list, status: dict[str, Any], seconds: float) -> Divergence | None:
-        generator, made = self.samples_generator, self.experience_maker.made
-        rollouts = Rollouts(
-            rows=[_row(sample) for sample in samples],
-            responses=generator.responses,
-            rewards=made.rewards,
-            lengths=made.lengths,
-            output=made.output,
-            pool_rewards=generator.pool_rewards,
-            pool_lengths=generator.pool_lengths,
-            filtered=generator.filter_metrics,
-        )
-        spec, directory = self.settings.spec, self.settings.directory
-        return record_step(spec, directory, self.record, rollouts, engine_metrics(spec, status), seconds)
-
     def _checkpoint(self, step: int) -> None:
-        """step_<N>, complete once it has this name: the state to resume from is written before, the older goes after.
+        """Write step_<N>, complete once it has this name.
 
-        A run that is stopped between the two resumes from the older step_<N> and its state.
+        The state to resume from is written before, the older one deleted after: a run that is stopped between the two
+        resumes from the older step_<N> and its state.
         """
         settings, tag = self.settings, state_tag(step)
         ray.get(self.actor_model_group.async_run_method(method_name="save_checkpoint", tag=tag, client_states={}))
         written = settings.directory / f"checkpoint-{step}"
-        if written.exists():
-            shutil.rmtree(written)
+        remove(written)
         os.replace(settings.output / f"{tag}_hf", written)
         write_atomically(written / MARKER, json.dumps({"engine": "openrlhf", "step": step}) + "\n")
-        if self.method.has_state:
-            torch.save(self.method.state_dict(), written / "method_state.pt")
-        run_files.save(settings.directory, self.record, settings.spec)
-        run_files.complete_checkpoint(settings.directory, written, step)
+        self.progress.complete_checkpoint(written)
         remove_other_states(settings.output, step)
 
 
 def engine_metrics(spec: RunSpec, status: dict[str, Any]) -> dict[str, float]:
-    """The engine's metrics of a step, from OpenRLHF's status of it."""
+    """Return the engine's metrics of a step, from OpenRLHF's status of it."""
     names = METRICS | ({KL_REFERENCE: "kl"} if spec.kl.placement == "loss" else {})
     return {ours: float(status[theirs]) for ours, theirs in names.items()}
 
 
 def is_finite(spec: RunSpec, status: dict[str, Any]) -> bool:
-    """Whether the loss, the metrics and the weights after a step are numbers."""
+    """Return whether the loss, the metrics and the weights after a step are numbers."""
     values = [status["policy_loss"], *engine_metrics(spec, status).values()]
     return status["weights_finite"] and all(math.isfinite(value) for value in values)
 
 
-def _method(settings: Settings) -> Method:
-    method = run_method(settings.spec, settings.methods_dir)
-    if settings.done and method.has_state:
-        path = settings.directory / f"step_{settings.done}" / "method_state.pt"
-        method.load_state_dict(torch.load(path, weights_only=True))
-    return method
-
-
-def _row(sample: Any) -> dict[str, str]:
-    label = Label.loads(sample.labels[0])
-    return {"id": label.id, "prompt": sample.prompts[0], "reference": label.reference}
-
-
 def _log_progress(path: Path) -> None:
-    """Progress lines go to a file that the engine's process reads and shows."""
+    """Write progress lines to a file that the launcher reads and shows."""
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger = logging.getLogger("dara.training")

@@ -1,0 +1,144 @@
+"""What the figures share: a method's style, curves with bands, axes, the legend outside the data, and saving."""
+
+from __future__ import annotations
+
+import functools
+import textwrap
+from collections.abc import Callable, Container, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from dara.analysis.view import View
+from dara.config import MethodEntry
+
+STYLE = Path(__file__).with_name("dara.mplstyle")
+PAGE_WIDTH = 7.0  # inches: two columns
+INK = "#333333"
+NOTE_WIDTH = 120  # characters of 7 pt on a page
+HANDLE_WIDTH = 9  # the same, of a legend's sample of a line and the room beside it
+LINESTYLES = ["-", (0, (5, 1.2)), (0, (8, 1, 2, 1)), (0, (9, 2)), (0, (1.2, 0.9)), (0, (4, 1, 1, 1, 1, 1))]
+MARKERS = ["o", "s", "P", "D", "v", "^", "X", "<", ">", "*"]
+
+
+class MethodStyle(NamedTuple):
+    """Colour, line style and marker of a method, so that it can be told from the others without its colour."""
+
+    color: str
+    linestyle: str | tuple
+    marker: str
+
+
+def style_of(method: str, methods: Mapping[str, MethodEntry]) -> MethodStyle:
+    """Return the style of `method`; line style and marker follow its row in `methods`, the same everywhere."""
+    row = list(methods).index(method)
+    return MethodStyle(methods[method].color, LINESTYLES[row % len(LINESTYLES)], MARKERS[row % len(MARKERS)])
+
+
+def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
+    """`draw` under dara.mplstyle alone: neither the user's settings nor earlier figures change the picture."""
+
+    @functools.wraps(draw)
+    def wrapper(*args: object, **kwargs: object) -> Figure:
+        with matplotlib.rc_context(fname=STYLE):
+            return draw(*args, **kwargs)
+
+    return wrapper
+
+
+def draw_band(axes: Axes, curve: pd.DataFrame, style: MethodStyle, *, marked: bool = False) -> None:
+    """The middle of a curve of a view as a line, its band where it has one; `marked` puts a marker on every point."""
+    steps = curve.index.to_numpy()
+    if curve["low"].notna().any():
+        axes.fill_between(steps, curve["low"], curve["high"], color=style.color, alpha=0.15, linewidth=0)
+    marker = style.marker if marked else None
+    axes.plot(steps, curve["middle"], color=style.color, linestyle=style.linestyle, marker=marker)
+
+
+def step_axis(axes: Axes, last: int, label: bool = True) -> None:
+    """An x axis of whole steps from 0 to `last`, or a little more."""
+    axes.set_xlim(0, 1.015 * last)  # room for a marker on the last step
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 5, 10]))
+    if label:
+        axes.set_xlabel("step")
+
+
+def method_handles(
+    view: View, drawn: Container[str], *, marked: bool, lines: bool = True, line: str | None = None
+) -> list[Line2D]:
+    """One legend entry a method that was drawn, or that lacks planned runs; `line` is a style for all of them."""
+    handles = []
+    for method, entry in view.methods.items():
+        if method not in drawn and view.method_label(method) == entry.label:
+            continue
+        style = style_of(method, view.entries)
+        handles.append(
+            Line2D(
+                [], [], color=style.color, label=view.method_label(method), marker=style.marker if marked else "none",
+                linestyle=(line or style.linestyle) if lines else "none",
+            )
+        )  # fmt: skip
+    return handles
+
+
+def legend_below(
+    figure: Figure, handles: list, columns: int, labels: list[str] | None = None, note: str | None = None
+) -> None:
+    """A legend under the panels, outside of the data; at most `columns` entries a line, spread evenly over the lines,
+    and fewer where their labels are long.
+
+    labels: needed where a handle is a tuple of artists drawn over each other. note: what the curves are, as a line
+    of text above the entries.
+    """
+    labels = labels or [handle.get_label() for handle in handles]
+    widths = [len(label) + HANDLE_WIDTH for label in labels]
+    ncols = next((n for n in range(columns, 1, -1) if _legend_width(widths, n) <= NOTE_WIDTH), 1)
+    title = textwrap.fill(f"{note[0].upper()}{note[1:]}", NOTE_WIDTH) if note else None
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=_even(len(handles), ncols), title=title, title_fontsize=7
+    )
+
+
+def _even(entries: int, columns: int) -> int:
+    """Columns that spread the entries evenly over as many lines as `columns` need."""
+    return -(-entries // -(-entries // columns))
+
+
+def _legend_width(widths: list[int], columns: int) -> int:
+    """Characters of the widest entries of the columns, which are filled from top to bottom as Matplotlib does."""
+    return sum(int(column.max()) for column in np.array_split(widths, _even(len(widths), columns)))
+
+
+def joined_notes(notes: Mapping[str, str]) -> str:
+    """Notes on several quantities as one: without their names where all are the same."""
+    said = {name: note for name, note in notes.items() if note}
+    if len(set(said.values())) <= 1:
+        return next(iter(said.values()), "")
+    return "; ".join(f"{name}: {note}" for name, note in said.items())
+
+
+def new_figure(rows: int, columns: int, row_height: float, **kwargs: object) -> tuple[Figure, np.ndarray]:
+    """A page-wide figure with (rows, columns) panels; it belongs to no pyplot state, so there is nothing to close."""
+    figure = Figure(figsize=(PAGE_WIDTH, rows * row_height + 0.65))
+    return figure, figure.subplots(rows, columns, squeeze=False, **kwargs)
+
+
+def render_figure(figure: Figure, stem: Path) -> list[Path]:
+    """Write `stem`.png (200 dpi) and `stem`.svg without a date, so equal figures are equal bytes; return both paths."""
+    stem = Path(stem)
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    # not with_suffix: an id such as "tool_main.curves" has a dot of its own
+    png, svg = (stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg"))
+    with matplotlib.rc_context(fname=STYLE):
+        FigureCanvasAgg(figure).print_figure(png, dpi=200, metadata={"Software": None})
+        FigureCanvasSVG(figure).print_figure(svg, metadata={"Date": None})
+    return [png, svg]

@@ -1,0 +1,395 @@
+"""The OpenRLHF engine: a run is trained by OpenRLHF in a child process with a Ray of its own.
+
+`train` runs in the job's process. The child is `python -m dara.training.openrlhf.launch SETTINGS.json`: it replaces
+OpenRLHF's classes by ours, starts Ray and then OpenRLHF's own program with the run's command line.
+
+A checkpoint has two halves: step_<N> for everybody, and DeepSpeed's state, with which alone a run can resume. The
+state of step N is `<output>/_actor/global_step<N>`, where OpenRLHF puts it; `latest` there names the one that DeepSpeed
+loads.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import runpy
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from dara.config import Resources, RunSpec
+from dara.files import remove, write_atomically
+from dara.orphan_guard import EXIT_CODE, POLL_SECONDS, is_alive
+from dara.training import run_files
+from dara.training.openrlhf import node
+from dara.training.openrlhf.command import PROGRAM, PROMPTS, REWARD_FILE, STATES, Settings, command_line, output_of
+from dara.training.run import ResumePoint, RunInputs, train_run
+from dara.training.run_files import RunRecord
+from dara.training.stopping import Divergence, OutOfTime
+
+log = logging.getLogger(__name__)
+
+LIBRARIES = ("torch", "transformers", "openrlhf", "ray", "deepspeed", "numpy")
+LOG = "openrlhf.log"
+LOG_BYTES = 10_000_000  # of what earlier starts printed, kept when a run goes on
+RELAY_SECONDS = 0.2
+LAST_LINES = 15  # of the log, shown when OpenRLHF fails
+OBJECT_STORE_BYTES = {"cpu": 256 * 1024**2, "gpu": 16 * 1024**3}
+OUTCOME = "outcome.json"
+ERROR = "error.json"
+PROGRESS = "progress.log"
+MARKER = "trainer_state.json"
+"""In a step_<N> whose state is there; one of run_files.RESUME_ONLY, so only the newest step_<N> has it."""
+REWARD_CODE = '''"""The rewards of this run. OpenRLHF loads the class from here (--train.agent_func_path)."""
+
+from dara.training.openrlhf.executor import RewardExecutor
+
+
+class AgentExecutor(RewardExecutor):
+    task = {task!r}
+    rewards = {rewards!r}
+    reward_params = {reward_params!r}
+'''
+
+
+# --- in the job's process ---------------------------------------------------------------------------------------------
+
+
+def train(
+    spec: RunSpec,
+    inputs: RunInputs,
+    *,
+    resources: Resources,
+    ray_address: str | None = None,
+    keep_advantages: bool = False,
+) -> None:
+    """Train the run of `spec` with OpenRLHF and publish it; see `run.train_run`.
+
+    resources: the GPUs; none means the CPU adaptation. ray_address: "host:port" of a Ray cluster to use instead of an
+    own one. keep_advantages: also write what the updates read,
+    `<scratch>/<run_id>/openrlhf/advantages_<step>_<rank>.npz`.
+
+    What OpenRLHF prints is in `<scratch>/<run_id>/openrlhf.log`. Raises ValueError where `run.train_run` does, for
+    another OpenRLHF than the tested one and for too little disk; ChildProcessError when OpenRLHF fails.
+    """
+    node.check_version()
+    run_files.check_trackers(inputs.trackers)
+    options = {"resources": resources, "ray_address": ray_address, "keep_advantages": keep_advantages}
+    train_run(
+        spec,
+        partial(train_steps, options=options),
+        inputs,
+        libraries=(*LIBRARIES, node.vllm_package()),
+        last_resumable=last_resumable,
+        guard=node.guarded,
+    )
+
+
+def train_steps(point: ResumePoint, options: dict[str, Any]) -> tuple[RunRecord, Divergence | None]:
+    """Train to the last step; see `run.TrainSteps`. options: fields of Settings."""
+    settings = prepare(point, options)
+    run_openrlhf(settings)
+    outcome = json.loads((settings.output / OUTCOME).read_bytes())
+    if outcome["out_of_time"]:
+        raise OutOfTime(outcome["out_of_time"])
+    diverged = Divergence(**outcome["divergence"]) if outcome["divergence"] else None
+    return run_files.load(point.directory, diverged.step - 1 if diverged else point.spec.steps), diverged
+
+
+def prepare(point: ResumePoint, options: dict[str, Any]) -> Settings:
+    """Check the disk and write what OpenRLHF's processes will read."""
+    spec, inputs, done = point.spec, point.inputs, point.record.steps
+    settings = Settings(
+        spec=spec,
+        directory=point.directory.resolve(),
+        model_dir=inputs.model_dir.resolve(),
+        methods_dir=inputs.methods_dir.resolve() if inputs.methods_dir else None,
+        done=done,
+        started=time.time() - (time.monotonic() - point.started),
+        trackers=inputs.trackers,
+        minutes=inputs.deadline.minutes if inputs.deadline else None,
+        **options,
+    )
+    prepare_output(settings.output, done)
+    node.check_disk(spec, inputs.model_dir, settings.directory, done)
+    prompt_file(point.rows, settings.output / PROMPTS)
+    write_reward_file(settings.output, spec)
+    settings.write()
+    return settings
+
+
+def prompt_file(rows: Iterable[Mapping[str, str]], path: Path) -> None:
+    """Write OpenRLHF's prompt data set: one JSON line a row, in the order of `rows`, with `input` and `label`.
+
+    rows: {"id", "prompt", "reference"}, each once. The order in which a run sees them, and the number of its steps, are
+    not in the file: the loader of the run makes them.
+    """
+    lines = [
+        {"input": row["prompt"], "label": json.dumps({"id": row["id"], "reference": row["reference"]})} for row in rows
+    ]
+    write_atomically(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+
+
+def write_reward_file(output: Path, spec: RunSpec) -> None:
+    """Write the file from which OpenRLHF loads the rewards of a run."""
+    code = REWARD_CODE.format(task=spec.task, rewards=spec.rewards, reward_params=spec.reward_params)
+    write_atomically(output / REWARD_FILE, code)
+
+
+def run_openrlhf(settings: Settings) -> None:
+    """Run OpenRLHF once, to its end. Its progress lines are logged here, everything else goes into its log.
+
+    Raises what a reward, a filter or a check said in one of its processes as ValueError, anything else as
+    ChildProcessError.
+    """
+    environment = node.child_environment(settings.directory) | environment_of(settings.on_gpu)
+    command = [sys.executable, "-m", "dara.training.openrlhf.launch", str(settings.output / "settings.json")]
+    progress = 0
+    keep_end(settings.directory / LOG, LOG_BYTES)
+    with (settings.directory / LOG).open("ab") as file:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # an interrupt from the terminal comes here first
+        )
+        try:
+            while process.poll() is None:
+                time.sleep(RELAY_SECONDS)
+                progress = relay(settings.output / PROGRESS, progress)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                node.stop(settings.directory)
+            process.wait()
+    relay(settings.output / PROGRESS, progress)
+    if process.returncode:
+        raise failure(settings, process.returncode)
+
+
+def keep_end(path: Path, size: int) -> None:
+    """Cut a log to the whole lines in its last `size` bytes; an absent or shorter one stays as it is."""
+    if not path.is_file() or path.stat().st_size <= size:
+        return
+    with path.open("rb") as file:
+        file.seek(-size, os.SEEK_END)
+        end = file.read()
+    write_atomically(path, end[end.find(b"\n") + 1 :])
+
+
+def relay(path: Path, offset: int) -> int:
+    """Log the complete lines of `path` after `offset` bytes; return the offset after them."""
+    if not path.is_file():
+        return offset
+    with path.open("rb") as file:
+        file.seek(offset)
+        text, _, _ = file.read().rpartition(b"\n")
+    for line in text.decode("utf-8").splitlines():
+        log.info("%s", line)
+    return offset + len(text) + 1 if text else offset
+
+
+def failure(settings: Settings, code: int) -> Exception:
+    """Return why OpenRLHF ended with this exit code, as an exception to raise."""
+    path = settings.output / ERROR
+    if path.is_file():
+        return ValueError(json.loads(path.read_bytes())["message"])
+    log_file = settings.directory / LOG
+    last = "\n".join(log_file.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:])
+    return ChildProcessError(f"OpenRLHF ended with exit code {code}; the end of {log_file}:\n{last}")
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def state_tag(step: int) -> str:
+    """Return OpenRLHF's name of a step."""
+    return f"global_step{step}"
+
+
+def last_resumable(directory: Path) -> int:
+    """Return the newest step that can be resumed from, 0 without one: its checkpoint and its state are complete."""
+    states = output_of(directory) / STATES
+    complete = run_files.checkpoints(directory).items()
+    return max(
+        (step for step, path in complete if (path / MARKER).is_file() and (states / state_tag(step)).is_dir()),
+        default=0,
+    )
+
+
+def remove_other_states(output: Path, step: int) -> None:
+    """Delete DeepSpeed's states of all steps but `step`."""
+    for path in (output / STATES).glob(state_tag(0).removesuffix("0") + "*"):
+        if path.name != state_tag(step):
+            remove(path)
+
+
+def prepare_output(output: Path, step: int) -> None:
+    """Leave of an interrupted start what a resume from `step` needs: the state of that step, which is then the latest.
+
+    A start may have been killed between writing a state and completing its checkpoint; DeepSpeed would load it.
+    """
+    if step == 0:
+        remove(output)
+    output.mkdir(parents=True, exist_ok=True)
+    if step == 0:
+        return
+    for path in output.iterdir():
+        if path.name != STATES and not path.name.startswith("advantages_"):
+            remove(path)
+    remove_other_states(output, step)
+    write_atomically(output / STATES / "latest", state_tag(step))
+
+
+# --- in the child process ---------------------------------------------------------------------------------------------
+
+
+class EngineArguments:
+    """In place of OpenRLHF's rollout actor class: `options(...).remote(...)` with further arguments for vLLM.
+
+    OpenRLHF has no flags for them.
+    """
+
+    def __init__(self, actor_class: Any, arguments: dict[str, Any]) -> None:
+        self._actor_class, self._arguments = actor_class, arguments
+
+    def options(self, **options: Any) -> EngineArguments:
+        """Return the class with these options, as a Ray actor class does."""
+        return EngineArguments(self._actor_class.options(**options), self._arguments)
+
+    def remote(self, **arguments: Any) -> Any:
+        """Start the actor, as a Ray actor class does."""
+        return self._actor_class.remote(**{**arguments, **self._arguments})
+
+
+def main(path: Path) -> None:
+    """Run OpenRLHF. What a ValueError says, here or in a process of Ray, is written where the engine finds it."""
+    settings = Settings.read(path)
+    threading.Thread(target=end_with, args=(psutil.Process().parent(), settings.directory), daemon=True).start()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    try:
+        run(settings)
+    except Exception as error:
+        cause = node.root_cause(error)
+        if isinstance(cause, ValueError):
+            write_atomically(settings.output / ERROR, json.dumps({"message": str(cause)}) + "\n")
+        raise
+
+
+def run(settings: Settings) -> None:
+    """Start Ray, replace OpenRLHF's classes, run OpenRLHF's program."""
+    on_gpu, hook = settings.on_gpu, None
+    check_hardware(settings)
+    node.remove_stale_locks(node.build_directory())
+    if not on_gpu:
+        from dara.training.openrlhf import cpu
+
+        hook = cpu.HOOK
+        cpu.install()
+    devices = max(settings.resources.gpus, 1)
+    with node.session(
+        settings.directory,
+        cpus=devices + 2,
+        gpus=devices,
+        object_store_bytes=OBJECT_STORE_BYTES["gpu" if on_gpu else "cpu"],
+        environment=environment_of(on_gpu),
+        setup_hook=hook,
+        address=settings.ray_address,
+    ):
+        node.check_names()
+        install(settings)
+        where = {"model": settings.model_dir, "output": settings.output, "resume": settings.done > 0}
+        sys.argv = [PROGRAM[-1], *command_line(settings.spec, settings.resources, **where)]
+        runpy.run_module(PROGRAM[-1], run_name="__main__", alter_sys=True)
+
+
+def check_hardware(settings: Settings) -> None:
+    """Raise ValueError unless this machine has GPUs where the run asks for some, and none where it does not."""
+    import torch
+
+    here, asked = torch.cuda.device_count(), settings.resources.gpus
+    if settings.ray_address is None and (here < asked or (asked == 0 and here)):
+        raise ValueError(
+            f"resources.gpus of {settings.spec.model.name} is {asked}, and this machine shows {here} GPU(s): correct "
+            "config/models.yaml, or set CUDA_VISIBLE_DEVICES to what the run may use (empty for none)"
+        )
+
+
+def environment_of(on_gpu: bool) -> dict[str, str]:
+    """Return variables of OpenRLHF's processes: no hub, no telemetry, and on a CPU what it takes there."""
+    search = [str(Path(__file__).parents[3]), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    common = {
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(search)),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),  # ninja, for DeepSpeed
+        "TORCH_EXTENSIONS_DIR": str(node.build_directory()),
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "RAY_prestart_worker_first_driver": "0",  # each idle worker would import torch
+        "RAY_memory_monitor_refresh_ms": "0",  # Ray would end this run for memory that others on the node use
+        "RAY_worker_niceness": "0",  # Ray would let everything else on the node go first
+    }
+    if on_gpu:
+        return common | {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}
+    from dara.training.openrlhf import cpu
+
+    return common | cpu.ENVIRONMENT
+
+
+def install(settings: Settings) -> None:
+    """Put our classes where OpenRLHF's program takes its own from."""
+    import openrlhf.trainer.ppo_trainer
+    import openrlhf.trainer.ray.ppo_actor
+    import openrlhf.trainer.ray.vllm_engine
+    import openrlhf.utils
+    import ray
+
+    from dara.training.openrlhf.actor import DaraPolicyActor, strategy_of
+    from dara.training.openrlhf.executor import DaraRolloutActor
+    from dara.training.openrlhf.trainer import DaraTrainer
+
+    openrlhf.utils.get_strategy = lambda arguments: strategy_of(arguments, settings)
+    openrlhf.trainer.ppo_trainer.PPOTrainer = ray.remote(DaraTrainer)
+    openrlhf.trainer.ray.ppo_actor.PolicyModelActor = ray.remote(num_gpus=1)(DaraPolicyActor)
+    openrlhf.trainer.ray.vllm_engine.RolloutRayActor = EngineArguments(
+        ray.remote(DaraRolloutActor), vllm_arguments(settings)
+    )
+
+
+def vllm_arguments(settings: Settings) -> dict[str, Any]:
+    """Return what vLLM gets besides OpenRLHF's arguments."""
+    arguments = {"dtype": settings.spec.precision, "max_num_seqs": settings.resources.vllm_max_sequences}
+    if settings.on_gpu:
+        return arguments
+    from dara.training.openrlhf import cpu
+
+    return arguments | cpu.VLLM_ARGUMENTS
+
+
+def end_with(parent: psutil.Process, directory: Path) -> None:
+    """Block while the engine's process lives; when it was killed, end everything of the run and this process."""
+    while is_alive(parent):
+        time.sleep(POLL_SECONDS)
+    log.error("process %d, which started this one, is gone: stopping; the next start resumes", parent.pid)
+    node.stop(directory)
+    os._exit(EXIT_CODE)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
+    logging.shutdown()
+    sys.stdout.flush()
+    # Everything is closed, and Python's own end takes ten seconds with vLLM and torch loaded.
+    os._exit(0)

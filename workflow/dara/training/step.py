@@ -1,0 +1,325 @@
+"""A step of a run, the same for every engine: its rewards, the method's advantages, its metrics, and what is recorded.
+
+A rollout batch becomes a loss in this order: `score_sample` scores each response, `batch_advantages` makes of the
+rewards (B, G, K) the advantages (B, G) that the engine's loss gets, and `Progress.complete_step` writes the metrics.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dara.config import RunSpec
+from dara.methods import Method, Output, energies, load_method
+from dara.rewards import reward_ranges, score
+from dara.training import run_files
+from dara.training.run import title
+from dara.training.run_files import Metrics, RunRecord
+from dara.training.stopping import Deadline, Divergence, divergence
+
+log = logging.getLogger(__name__)
+
+SCHEMA = 1
+ENGINE_METRICS = ("clip_fraction", "kl", "entropy", "grad_norm", "lr")
+"""What only the engine knows: share of tokens whose policy ratio is clipped; an estimate of the KL divergence (nats a
+token) between the policy that sampled and the one that is updated; entropy (nats a token); norm of the gradient before
+clipping; learning rate. Each is the mean over the step's optimiser updates."""
+KL_REFERENCE = "kl_reference"
+"""Likewise, in runs with a KL in the loss and only there: its estimate of the KL divergence between the policy that is
+updated and the base model (nats a token), before the coefficient."""
+REPORT_EVERY = 5  # steps between progress lines
+SAMPLES = 4  # responses kept for reading at each checkpoint
+SHOWN = 1000  # characters of a prompt or response in an error
+
+
+@dataclass
+class Rollouts:
+    """The rollout batch of a step: B groups of G responses, K rewards, prompt by prompt."""
+
+    rows: Sequence[Mapping[str, str]]  # B * G times {"id", "prompt", "reference"}
+    responses: Sequence[str]  # B * G
+    rewards: Tensor  # (B, G, K) float64
+    lengths: Tensor  # (B, G) tokens
+    output: Output | None = None  # what the method made of them
+    pool_rewards: Tensor | None = None  # (P, G, K): before a filter; None without one
+    pool_lengths: Tensor | None = None  # (P, G)
+    filtered: Mapping[str, float] | None = None  # filter/*
+
+
+# --- rewards ----------------------------------------------------------------------------------------------------------
+
+
+class RewardError(ValueError):
+    """A reward of a sample could not be computed, or is no number."""
+
+
+def score_sample(
+    task: str,
+    names: Sequence[str],
+    params: Mapping[str, Mapping[str, float]],
+    *,
+    prompt_id: str,
+    prompt: str,
+    reference: str,
+    response: str,
+    n_tokens: int,
+) -> dict[str, float]:
+    """Return the K rewards of one response by name, in the order of `names`.
+
+    prompt_id: for errors. response: the decoded response tokens without special tokens. n_tokens: their number, the end
+    token included.
+
+    Raises RewardError, which says what went wrong and for which prompt and response, whatever a reward raises, and for
+    a value that is no finite number: a missing reward never becomes 0.
+    """
+    sample = f"for prompt {prompt_id} ({_shown(prompt)}) and response {_shown(response)}"
+    try:
+        values = score(task, names, response=response, reference=reference, n_tokens=n_tokens, params=params)
+    except Exception as error:
+        raise RewardError(
+            f"the rewards {', '.join(names)} failed ({type(error).__name__}: {error}) {sample}"
+        ) from error
+    for name, value in zip(names, values, strict=True):
+        if value is None or not math.isfinite(value):
+            raise RewardError(f"reward {name} is {value}, not a number, {sample}")
+    return dict(zip(names, values, strict=True))
+
+
+def _shown(text: str) -> str:
+    """Return the text in quotes; of a long one the beginning and the end."""
+    if len(text) <= SHOWN:
+        return repr(text)
+    return f"{text[: SHOWN // 2]!r} ... {text[-SHOWN // 2 :]!r} ({len(text)} characters)"
+
+
+# --- advantages -------------------------------------------------------------------------------------------------------
+
+
+def run_method(spec: RunSpec, methods_dir: Path | None = None) -> Method:
+    """Return the method of a run with its parameters.
+
+    A run with `final_normalization: token` lets the methods whose own normalisation is over responses normalise over
+    tokens; a method that has another of its own, or is given one by its parameters, keeps that.
+    methods_dir: where a user's own method files are relative to.
+    """
+    entry = spec.method
+    method = load_method(entry.name, function=entry.function, base_dir=methods_dir, **entry.params)
+    own = method.default_final_normalization == "response" and "final_normalization" not in entry.params
+    if spec.final_normalization == "own" or not own:
+        return method
+    params = {**entry.params, "final_normalization": spec.final_normalization}
+    return load_method(entry.name, function=entry.function, base_dir=methods_dir, **params)
+
+
+def batch_advantages(
+    spec: RunSpec, method: Method, rewards: Tensor, lengths: Tensor, penalty: Tensor | None = None
+) -> tuple[Output, Tensor]:
+    """Return what the method makes of a rollout batch, and the advantages (B, G) for the loss.
+
+    rewards (B, G, K) raw, in the order of spec.rewards; lengths (B, G) response tokens, the end token included.
+    penalty (B, G): GRPO only, added to the sum of the rewards before the group's z-score; densities, weights and
+    energies are those of the rewards alone.
+    """
+    ranges = reward_ranges(spec.task, spec.rewards)
+    output = method(rewards, lengths=lengths, ranges=ranges)
+    if penalty is not None:
+        output = replace(output, advantages=_penalised_grpo(spec, rewards, lengths, penalty))
+    # The advantages carry the method's loss weight: for q >= 0 the clipped surrogate of q A is q times that of A, so no
+    # engine changes its loss.
+    return output, output.advantages * output.loss_weight
+
+
+def _penalised_grpo(spec: RunSpec, rewards: Tensor, lengths: Tensor, penalty: Tensor) -> Tensor:
+    """Return GRPO's advantages with the penalty as one more reward: GRPO looks at nothing but their sum."""
+    if spec.method.name != "grpo":
+        raise ValueError(f"a penalty on the summed reward is for grpo, not for {spec.method.name}")
+    params = dict(spec.method.params)
+    if params.get("reward_weights") is not None:
+        params["reward_weights"] = (*params["reward_weights"], 1.0)
+    with_penalty = torch.cat([rewards, penalty.to(rewards)[..., None]], dim=-1)
+    return load_method("grpo", **params)(with_penalty, lengths=lengths).advantages
+
+
+# --- metrics ----------------------------------------------------------------------------------------------------------
+
+
+def metric_names(rewards: Sequence[str]) -> list[str]:
+    """Return the names that every step has, for these rewards; a method or a filter may add its own."""
+    parts = ["reward/{}/mean", "reward/{}/std", "density/{}", "active_groups/{}", "weight/{}"]
+    parts += [f"{energy}/{{}}/{sign}" for energy in ("energy", "energy_contributed") for sign in ("pos", "neg")]
+    common = ["advantage/mean", "advantage/std", "groups", "group_size", "response_length/mean", "response_length/max"]
+    return [part.format(name) for name in rewards for part in parts] + common + list(ENGINE_METRICS)
+
+
+def step_metrics(
+    step: int,
+    names: Sequence[str],
+    *,
+    pool_rewards: Tensor,
+    pool_lengths: Tensor,
+    output: Output,
+    engine: Mapping[str, float],
+    filtered: Mapping[str, float] | None = None,
+) -> dict[str, float | int]:
+    """Return one line of metrics.jsonl (schema 1).
+
+    step: 1-based number of the rollout batch. names: the K rewards. pool_rewards (P, G, K) and pool_lengths (P, G): the
+    whole rollout pool, before any group is filtered; lengths in tokens, end token included. output: what the method
+    made of the B groups it was handed. engine: ENGINE_METRICS, exactly, and KL_REFERENCE where the loss has a KL.
+    filtered: `filter/*`, where a filter is on.
+    Standard deviations have divisor n - 1. An energy is the sum of squares over all responses; that of the
+    contributions leaves out those that the method does not keep.
+
+    Raises ValueError where shapes or names do not fit, or where a name would be written twice.
+    """
+    _check(names, pool_rewards, pool_lengths, output.z, engine)
+    groups, group_size, _ = output.z.shape
+    pool = pool_rewards.double().flatten(0, 1)
+    line: dict[str, float | int] = {"schema": SCHEMA, "step": step}
+    for k, name in enumerate(names):
+        line[f"reward/{name}/mean"], line[f"reward/{name}/std"] = pool[:, k].mean().item(), pool[:, k].std().item()
+        line[f"density/{name}"] = output.density[k].item()
+        line[f"active_groups/{name}"] = round(output.density[k].item() * groups)
+        line[f"weight/{name}"] = output.weights[k].item()
+        parts = {"energy": (output.z, None), "energy_contributed": (output.contributed, output.keep)}
+        for energy, (values, keep) in parts.items():
+            positive, negative = energies(values[..., k : k + 1], keep)
+            line[f"{energy}/{name}/pos"], line[f"{energy}/{name}/neg"] = positive.item(), negative.item()
+    line |= {"advantage/mean": output.advantages.mean().item(), "advantage/std": output.advantages.std().item()}
+    line |= {"groups": groups, "group_size": group_size}
+    line["response_length/mean"] = pool_lengths.double().mean().item()
+    line["response_length/max"] = int(pool_lengths.max())
+    line |= {name: float(engine[name]) for name in (*ENGINE_METRICS, KL_REFERENCE) if name in engine}
+    for name, value in {**output.diagnostics, **(filtered or {})}.items():
+        if name in line:
+            raise ValueError(f"the method's diagnostic {name!r} is the name of a metric of every step; rename it")
+        line[name] = float(value)
+    return line
+
+
+def _check(names: Sequence[str], rewards: Tensor, lengths: Tensor, z: Tensor, engine: Mapping[str, float]) -> None:
+    if rewards.ndim != 3 or rewards.shape[-1] != len(names):
+        raise ValueError(f"pool_rewards is {tuple(rewards.shape)}; it must be (groups, responses, {len(names)})")
+    if lengths.shape != rewards.shape[:2]:
+        raise ValueError(f"pool_lengths is {tuple(lengths.shape)}; it must be {tuple(rewards.shape[:2])}")
+    if z.shape[1:] != rewards.shape[1:]:
+        raise ValueError(f"the method's z is {tuple(z.shape)}; it must be (groups, {rewards.shape[1]}, {len(names)})")
+    if set(engine) - {KL_REFERENCE} != set(ENGINE_METRICS):
+        raise ValueError(f"the engine's metrics are {sorted(engine)}; they must be {sorted(ENGINE_METRICS)}")
+
+
+# --- a run, step by step ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Progress:
+    """A run in progress: what an engine calls after each step and at each checkpoint."""
+
+    spec: RunSpec
+    directory: Path
+    record: RunRecord
+    method: Method
+    deadline: Deadline | None
+    track: Callable[[Metrics], None] = lambda line: None  # gives a line of metrics to the trackers
+
+    @classmethod
+    def resume(
+        cls, spec: RunSpec, directory: Path, record: RunRecord, methods_dir: Path | None, deadline: Deadline | None
+    ) -> Progress:
+        """Return the run after the steps of `record`, with the method's state of then."""
+        method = run_method(spec, methods_dir)
+        if record.steps and method.has_state:
+            path = directory / f"step_{record.steps}" / "method_state.pt"
+            method.load_state_dict(torch.load(path, weights_only=True))
+        return cls(spec, directory, record, method, deadline)
+
+    def __post_init__(self) -> None:
+        self._done = self.record.steps  # at the start of this process
+
+    @property
+    def step(self) -> int:
+        """The step that is being made, from 1."""
+        return self.record.steps + 1
+
+    def complete_step(self, rollouts: Rollouts, engine: Mapping[str, float], seconds: float) -> Divergence | None:
+        """Record a step, unless it is the one in which the run diverged: that is returned, and the files end before it.
+
+        engine: the engine's metrics of the step, see step_metrics. seconds: wall-clock time of the step.
+        """
+        spec, record, step = self.spec, self.record, self.step
+        line = step_metrics(
+            step,
+            spec.rewards,
+            pool_rewards=rollouts.rewards if rollouts.pool_rewards is None else rollouts.pool_rewards,
+            pool_lengths=rollouts.lengths if rollouts.pool_lengths is None else rollouts.pool_lengths,
+            output=rollouts.output,
+            engine=engine,
+            filtered=rollouts.filtered,
+        )
+        ranges = dict(zip(spec.rewards, reward_ranges(spec.task, spec.rewards), strict=True))
+        found = divergence([*record.metrics, line], ranges)
+        if found:
+            return found
+        if step in spec.checkpoint_steps:
+            record.samples += reading_samples(spec, step, rollouts)
+        run_files.append_metrics(self.directory, line)
+        record.metrics.append(line)
+        record.rewards.append(rollouts.rewards.numpy())
+        record.lengths.append(rollouts.lengths.numpy())
+        record.seconds.append(round(seconds, 4))
+        report(spec, record)
+        self.track(line)
+        return None
+
+    def complete_checkpoint(self, written: Path) -> None:
+        """Give a fully written checkpoint its name, after everything that a resume from it needs is written."""
+        if self.method.has_state:
+            torch.save(self.method.state_dict(), written / "method_state.pt")
+        run_files.save(self.directory, self.record, self.spec)
+        run_files.complete_checkpoint(self.directory, written, self.record.steps)
+
+    def check_deadline(self) -> None:
+        """Raise OutOfTime or LimitTooShort after a step, and after its checkpoint where it has one."""
+        if self.deadline:
+            seconds = self.record.seconds[self._done :]
+            self.deadline.after_step(self.record.steps, self.spec.checkpoint_steps, seconds, time.monotonic())
+
+
+def reading_samples(spec: RunSpec, step: int, rollouts: Rollouts) -> list[dict[str, Any]]:
+    """Return a few responses of a step for people to read: the first one of evenly spread prompts."""
+    prompts = range(0, spec.prompts_per_step, max(1, spec.prompts_per_step // SAMPLES))[:SAMPLES]
+    return [
+        {
+            "step": step,
+            **rollouts.rows[b * spec.group_size],
+            "response": rollouts.responses[b * spec.group_size],
+            "n_tokens": rollouts.lengths[b, 0].item(),
+            "rewards": dict(zip(spec.rewards, rollouts.rewards[b, 0].tolist(), strict=True)),
+            "advantage": rollouts.output.advantages[b, 0].item(),
+        }
+        for b in prompts
+    ]
+
+
+def report(spec: RunSpec, record: RunRecord) -> None:
+    """Log a progress line at the first and last step and every few steps."""
+    step = record.steps
+    if step not in (1, spec.steps) and step % REPORT_EVERY:
+        return
+    line, pace = record.metrics[-1], float(np.mean(record.seconds[-REPORT_EVERY:]))
+    means = " ".join(f"{name} {line[f'reward/{name}/mean']:.3g}" for name in spec.rewards)
+    densities = " ".join(f"{line[f'density/{name}']:.2f}" for name in spec.rewards)
+    minutes, seconds = divmod(round(pace * (spec.steps - step)), 60)
+    log.info(
+        "%s | step %d/%d | %s | density %s | %.2f s/step, %d:%02d left",
+        *(title(spec), step, spec.steps, means, densities, pace, minutes, seconds),
+    )
