@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from dara.training.stopping import OutOfTime
 
 from dara.cli import main
 from dara.commands.jobs import _error_kept
@@ -15,6 +14,7 @@ from dara.plan import WorkflowPlan
 from dara.runs import run_id
 from dara.status import ERROR, LAST_BYTES, failed_preparations, is_held, last_lines, run_status, status_text
 from dara.store import directory_lock
+from dara.training.stopping import OutOfTime
 from project import ROOT
 
 
