@@ -85,7 +85,7 @@ format: environment ## format all code
 	$(BIN)/snakefmt Snakefile workflow/rules
 
 keys: environment ## the page of documented configuration keys, from the models
-	$(BIN)/dara keys --out docs/configuration.md
+	$(BIN)/dara config-docs --out docs/configuration.md
 
 clean: environment ## remove results and scratch of PRESET (never the cached and published ones, nor what other presets have)
 	$(BIN)/dara clean --results --preset '$(PRESET)'

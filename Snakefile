@@ -1,5 +1,7 @@
 # The whole reproduction: data -> warm start -> training -> evaluation -> scores -> frames -> tables, figures and report.
 # What each rule does is a function of the package in workflow/dara/; what is run is decided by config/.
+from pathlib import Path
+
 from snakemake.utils import min_version
 
 min_version("9.27")
@@ -8,23 +10,22 @@ min_version("9.27")
 report: "workflow/report/workflow.rst"
 
 
-configfile: f"{workflow.basedir}/config/config.yaml"
+configfile: f"{Path(workflow.snakefile).parent}/config/config.yaml"
 
 
-# A profile or --configfile chooses the preset; without either it is the laptop's.
-if not workflow.overwrite_configfiles:
+# A profile, --configfile, or the workflow that uses this one as a module chooses the preset; else it is the laptop's.
+if not (workflow.overwrite_configfiles or "experiments" in config):
 
-    configfile: f"{workflow.basedir}/config/presets/laptop.yaml"
+    configfile: f"{Path(workflow.snakefile).parent}/config/presets/laptop.yaml"
 
 
 include: "workflow/rules/common.smk"
 include: "workflow/rules/analyze.smk"
 include: "workflow/rules/report.smk"
-include: "workflow/rules/published.smk"
 
 
 # With `reuse: only` nothing can be trained or evaluated, because the rules for it are not there.
-if FLOW.reuse != "only":
+if PLAN.reuse != "only":
 
     include: "workflow/rules/data.smk"
     include: "workflow/rules/train.smk"
@@ -34,25 +35,36 @@ if FLOW.reuse != "only":
 rule all:
     default_target: True
     input:
-        rules.collect.output,
-        rules.analyse.output,
+        rules.frames.output,
         rules.tables.input,
         rules.figures.input,
-        [FLOW.run_file(run, "manifest.json") for run in FLOW.plan.runs],
-        FLOW.scored,
+        PLAN.manifests,
+        PLAN.scored,
     localrule: True
 
 
-# What a workflow was told stands in its configuration.json, so that `dara status` and `dara clean` know its runs.
+# configuration.json holds the merged configuration; `dara status` and `dara clean` read it.
 rule trained:
     input:
         rules.configuration.output,
-        [FLOW.run_file(run, "manifest.json") for run in FLOW.plan.runs],
+        PLAN.manifests,
     localrule: True
 
 
 rule evaluated:
     input:
         rules.configuration.output,
-        FLOW.scored,
+        PLAN.scored,
+    localrule: True
+
+
+# Makes no file: it says which preset makes it.
+rule other_preset:
+    input:
+        other_preset,
+    output:
+        f"{PLAN.paths.results}/{{preset}}/{{file}}",
+    wildcard_constraints:
+        preset="|".join(PLAN.other_presets),
+        file=".+",
     localrule: True

@@ -6,25 +6,26 @@ import subprocess
 import sys
 
 import pytest
+from snakemake.cli import parse_args
 
-from dara.dag import Workflow
 from dara.loading import ConfigurationError, merge, read_yaml
-from dara.preflight import check_gpus, check_slurm, check_targets
-from dara.snakemake_command import Command
+from dara.plan import WorkflowPlan
+from dara.preflight import check_gpus, check_slurm, refuse_other_preset
 from project import ROOT
-from test_workflow import environment
+from test_workflow import counts, environment
 
 ANSWERS = "#!/bin/sh\n"
 REFUSES = "#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller' >&2\nexit 1\n"
 
 
-def flow(preset: str, **settings) -> Workflow:
+def flow(preset: str, **settings) -> WorkflowPlan:
     files = [ROOT / "config" / "config.yaml", ROOT / "config" / "presets" / f"{preset}.yaml"]
-    return Workflow.load(ROOT, merge(merge(read_yaml(files[0]), read_yaml(files[1])), settings), files[1:])
+    return WorkflowPlan.load(ROOT, merge(merge(read_yaml(files[0]), read_yaml(files[1])), settings), files[1:])
 
 
-def command(*arguments: str) -> Command:
-    return Command.read(arguments, ROOT)
+def asked(*arguments: str) -> dict:
+    """`set-resources` as Snakemake reads them."""
+    return parse_args(["--set-resources", *arguments])[1].set_resources
 
 
 @pytest.fixture
@@ -41,22 +42,14 @@ def programs(tmp_path, monkeypatch):
     return made
 
 
-SLURM = ("--profile", "slurm")
-
-
 def test_jobs_are_submitted_only_where_slurm_is(programs):
-    options = command(*SLURM)
-    with pytest.raises(
-        ConfigurationError, match=r"^slurm/config\.yaml: executor slurm: sbatch, squeue, scancel not found"
-    ):
-        check_slurm(options)
-    with pytest.raises(ConfigurationError, match=r"^command line: executor slurm: sbatch, squeue, scancel not found"):
-        check_slurm(command("--executor", "slurm", "-j4"))
+    with pytest.raises(ConfigurationError, match=r"^executor slurm: sbatch, squeue, scancel not found"):
+        check_slurm("squeue")
     programs(sbatch=ANSWERS, squeue=ANSWERS)
     with pytest.raises(ConfigurationError, match=r"executor slurm: scancel not found .*--profile profiles/local"):
-        check_slurm(options)
+        check_slurm("squeue")
     programs(scancel=ANSWERS)
-    check_slurm(options)
+    check_slurm("squeue")
 
 
 def test_a_controller_that_does_not_answer_is_named(programs, monkeypatch, tmp_path):
@@ -64,30 +57,25 @@ def test_a_controller_that_does_not_answer_is_named(programs, monkeypatch, tmp_p
     with pytest.raises(
         ConfigurationError, match=r"does not answer `squeue` .*: slurm_load_jobs error: Unable to contact"
     ):
-        check_slurm(command(*SLURM))
+        check_slurm("squeue")
     programs(squeue=ANSWERS, sacct=REFUSES.replace("slurm_load_jobs error: ", "accounting: "))
     with pytest.raises(ConfigurationError, match=r"`sacct` .*: accounting: Unable to contact"):
-        check_slurm(command(*SLURM, "--slurm-status-command", "sacct"))
-    check_slurm(command(*SLURM))
+        check_slurm("sacct")
+    check_slurm("squeue")
     (tmp_path / "sacct").unlink()  # then the executor asks squeue
-    check_slurm(command(*SLURM, "--slurm-status-command", "sacct"))
+    check_slurm("sacct")
     programs(squeue="#!/bin/sh\nwhile :; do :; done\n")
     monkeypatch.setattr("dara.preflight.SLURM_SECONDS", 0.1)
     with pytest.raises(ConfigurationError, match=r"`squeue` gave no answer within 0\.1 s"):
-        check_slurm(command(*SLURM))
-
-
-def test_one_machine_needs_no_slurm(programs):
-    check_slurm(command("--profile", "profiles/local"))
-    check_slurm(command("-j4"))
+        check_slurm("squeue")
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("given", "message"),
     [
         (
             "train:gpu=8",
-            "^command line: set-resources.train asks for 8 GPUs, and a training of .* uses 4: `gpus` of its",
+            "^command line or profile: set-resources.train asks for 8 GPUs, and a training of .* uses 4: `gpus` of its",
         ),
         ("train:gpu=2", "asks for 2 GPUs, .* uses 8"),
         ("train:gpu='8'", "asks for 8 GPUs"),
@@ -95,45 +83,37 @@ def test_one_machine_needs_no_slurm(programs):
         ("evaluate_part:gpu=0", "evaluate_part asks for 0 GPUs, and benchmark .* needs 2"),
     ],
 )
-def test_a_profile_gives_jobs_the_gpus_that_they_use(asked, message):
-    flows = flow("paper")
+def test_a_profile_gives_jobs_the_gpus_that_they_use(given, message):
     with pytest.raises(ConfigurationError, match=message):
-        check_gpus(flows, command("--set-resources", asked))
+        check_gpus(flow("paper"), asked(given))
 
 
 def test_what_a_profile_may_say_of_gpus():
     hardware = {"gpus": 4, "evaluation_gpus": 2, "cpus": 8, "memory_gb": 100, "hours": 1}
     same = flow("paper", resources=hardware)
-    for asked in ("train:gpu=4", "train:gpu=attempt*4", "train:runtime=60", "evaluate_part:gpu=4", "score:gpu=1"):
-        check_gpus(same, command("--set-resources", asked))
-    check_gpus(same, command("--set-resources", "train:gpu=0", "train:gres='gpu:4'"))  # where --gpus is not known
-    check_gpus(flow("laptop"), command("--set-resources", "train:gpu=1", "evaluate:gpu=1"))
+    for given in ("train:gpu=4", "train:gpu=attempt*4", "train:runtime=60", "evaluate_part:gpu=4", "score:gpu=1"):
+        check_gpus(same, asked(given))
+    check_gpus(same, asked("train:gpu=0", "train:gres='gpu:4'"))  # where --gpus is not known
+    check_gpus(flow("laptop"), asked("train:gpu=1", "evaluate:gpu=1"))
 
 
-def test_the_file_that_gives_them_is_named(tmp_path):
-    site = tmp_path / "site.yaml"
+def test_the_file_of_profiles_that_gives_them_is_named():
+    paper = flow("paper")
+    site = ROOT / "profiles/slurm/site.yaml"
     site.write_text("set-resources: {train: {gpu: 8}}")
-    with pytest.raises(ConfigurationError, match=f"^{re.escape(str(site))}: set-resources.train asks for 8"):
-        check_gpus(flow("paper"), command(*SLURM, "--profile", str(site)))
+    try:
+        with pytest.raises(ConfigurationError, match=r"^profiles/slurm/site\.yaml: set-resources.train asks for 8"):
+            check_gpus(paper, asked("train:gpu=8"))
+    finally:
+        site.unlink()
 
 
-def test_a_file_of_another_preset_names_that_preset(monkeypatch):
-    monkeypatch.chdir(ROOT)
+def test_a_file_of_another_preset_names_that_preset():
     laptop = flow("laptop")
-    with pytest.raises(
-        ConfigurationError, match=r"belongs to preset laptop-study.* of preset laptop; .*laptop-study\.yaml -- r"
-    ):
-        check_targets(laptop, command("-n", "--", "results/laptop-study/figures/learning.png"))
-    with pytest.raises(ConfigurationError, match="belongs to preset smoke"):
-        check_targets(laptop, command("-n", "figures", str(ROOT / "results/smoke/report.html")))
-    for target in (
-        "figures",
-        "results/laptop/report.html",
-        "results/published/tables/x.md",
-        "results/other/x",
-        "results",
-    ):
-        check_targets(laptop, command("-n", target))
+    assert {"smoke", "paper"} < set(laptop.other_presets) - {"laptop"}
+    assert "laptop" not in laptop.other_presets
+    with pytest.raises(ConfigurationError, match=r"belongs to preset smoke.* of preset laptop; .*smoke\.yaml -- r"):
+        refuse_other_preset(laptop, "smoke", "figures/learning.png")
 
 
 @pytest.mark.parametrize(
@@ -141,14 +121,14 @@ def test_a_file_of_another_preset_names_that_preset(monkeypatch):
     [
         (
             ["--profile", "slurm", "--profile", "site.yaml"],
-            "site.yaml: set-resources.train: 'gpu_modle' is not a resource",
+            "command line or profile: set-resources: 'trian' is not a rule",
         ),
         (["--profile", "slurm", "--configfile", "keys.yaml"], "keys.yaml: is no preset: it has neither"),
         (["-c1", "--", "results/smoke/report.html"], "results/smoke/report.html belongs to preset smoke"),
     ],
 )
 def test_a_mistake_ends_a_dry_run_with_one_sentence(tmp_path, arguments, message):
-    (tmp_path / "site.yaml").write_text("set-resources: {train: {gpu_modle: a100}}\n")
+    (tmp_path / "site.yaml").write_text("set-resources: {trian: {gpu_model: a100}}\n")
     (tmp_path / "keys.yaml").write_text("hub_mirror: http://mirror.test\n")
     arguments = [str(tmp_path / word) if word in ("site.yaml", "keys.yaml") else word for word in arguments]
     done = subprocess.run(
@@ -181,3 +161,26 @@ def test_a_preset_that_extends_another_is_the_same_for_snakemake_and_dara(tmp_pa
     assert done.returncode == 0, done.stderr
     assert re.search(r"^configuration +1$", done.stdout, re.M)
     assert re.search(r"^train +4$", done.stdout, re.M)
+
+
+def test_the_workflow_is_a_module_of_another(tmp_path):
+    """Which chooses the preset; the rules read their own configuration folder, wherever the other Snakefile is."""
+    (tmp_path / "Snakefile").write_text(
+        f'configfile: "{ROOT}/config/config.yaml"\n'
+        f'configfile: "{ROOT}/config/presets/smoke.yaml"\n'
+        f'module dara:\n    snakefile: "{ROOT}/Snakefile"\n    config: config\n'
+        "use rule * from dara\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", "-n", "-q", "all"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {name: counts(done.stdout)[name] for name in ("train", "evaluate", "frames")} == {
+        "train": 4,
+        "evaluate": 6,
+        "frames": 1,
+    }

@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from dara.benchmarks import definition
 from dara.cache import holds_run, holds_scores, store
 from dara.config import Benchmark, RunSpec
-from dara.dag import Workflow
+from dara.cost import cost
 from dara.evaluation.records import (
     CACHED_RESPONSES,
     IDENTITY,
@@ -26,20 +27,20 @@ from dara.evaluation.records import (
 )
 from dara.files import gzipped, read_text
 from dara.loading import ConfigurationError, merge, read_yaml
-from dara.planning import cost
+from dara.plan import WorkflowPlan
 from dara.runs import evaluation_id
 from dara.store import canonical_json
 from project import ROOT
 
 
-def workflow(root: Path, results: Path, reuse: str) -> Workflow:
+def workflow(root: Path, results: Path, reuse: str) -> WorkflowPlan:
     """The smoke preset of a copied configuration, with results elsewhere."""
     files = [root / "config/config.yaml", root / "config/presets/smoke.yaml"]
     values = merge(read_yaml(files[0]), read_yaml(files[1])) | {"results": str(results), "reuse": reuse}
-    return Workflow.load(root, values, files[1:])
+    return WorkflowPlan.load(root, values, files[1:])
 
 
-def finish(flow: Workflow, name: str, spec: RunSpec | None, benchmark: Benchmark) -> None:
+def finish(flow: WorkflowPlan, name: str, spec: RunSpec | None, benchmark: Benchmark) -> None:
     """The files that a finished run, or a base model, leaves behind."""
     if spec is not None:
         run = flow.paths.run(name)
@@ -47,7 +48,7 @@ def finish(flow: Workflow, name: str, spec: RunSpec | None, benchmark: Benchmark
         (run / "spec.json").write_text(canonical_json(spec))
         (run / "metrics.jsonl").write_text('{"step": 1}\n')
         (run / "manifest.json").write_text('{"checkpoints": {"3": {}, "6": {}}}')
-    out, steps = flow.paths.evaluation(name, benchmark), flow.plan.evaluations[name][benchmark]
+    out, steps = flow.paths.evaluation(name, benchmark), flow.matrix.evaluations[name][benchmark]
     for step in steps:
         write_responses(out, step, [Case("1", "c", {}, {})], [[Response(f"said at {step}", 3, True)]])
     table = "".join(["step,case\n", *(f"{step},1\n" for step in steps)]).encode()
@@ -64,9 +65,9 @@ def finish(flow: Workflow, name: str, spec: RunSpec | None, benchmark: Benchmark
     (out / SCORES).write_text(json.dumps(content))
 
 
-def keep(flow: Workflow, name: str) -> Path:
+def keep(flow: WorkflowPlan, name: str) -> Path:
     """Finish a run or a base model and put it into the cache."""
-    (benchmark,), spec, cached = flow.benchmarks_of(name), flow.plan.runs.get(name), flow.paths.cached_run(name)
+    (benchmark,), spec, cached = flow.benchmarks_of(name), flow.matrix.runs.get(name), flow.paths.cached_run(name)
     finish(flow, name, spec, benchmark)
     store(flow.paths.run(name) if spec else None, [flow.paths.evaluation(name, benchmark)], cached)
     return cached
@@ -84,21 +85,21 @@ def cached(tmp_path) -> Path:
 
 def test_only_takes_everything_from_the_cache_and_none_takes_nothing(cached):
     flow = workflow(ROOT, cached, "only")
-    assert flow.cached == set(flow.plan.runs)
+    assert flow.cached == set(flow.matrix.runs)
     assert flow.cached_bases == set(flow.bases)
-    assert all(Path(flow.run_file(run, "manifest.json")).is_file() for run in flow.plan.runs)
+    assert all(Path(flow.manifest(run)).is_file() for run in flow.matrix.runs)
     assert all(Path(file).is_file() for file in flow.scored)
     flow = workflow(ROOT, cached, "none")
     assert (flow.cached, flow.cached_bases) == (set(), set())
-    name = next(iter(flow.plan.runs))  # it still finds scores of its own, as after a restart
+    name = next(iter(flow.matrix.runs))  # it still finds scores of its own, as after a restart
     assert not flow.is_scored(name, flow.benchmarks_of(name)[0])
-    finish(flow, name, flow.plan.runs[name], flow.benchmarks_of(name)[0])
+    finish(flow, name, flow.matrix.runs[name], flow.benchmarks_of(name)[0])
     assert workflow(ROOT, cached, "none").is_scored(name, flow.benchmarks_of(name)[0])
 
 
 def test_a_run_is_a_handful_of_small_files_that_pandas_reads(cached):
     flow = workflow(ROOT, cached, "only")
-    name = next(iter(flow.plan.runs))
+    name = next(iter(flow.matrix.runs))
     directory, evaluation = flow.run_directory(name), evaluation_id(flow.benchmarks_of(name)[0])
     files = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
     own = [f"{evaluation}/{file}" for file in (CACHED_RESPONSES, SCORE_TABLE, SCORES)]
@@ -114,7 +115,7 @@ def test_a_run_is_a_handful_of_small_files_that_pandas_reads(cached):
 
 def test_the_same_results_are_the_same_bytes(cached, tmp_path):
     again = workflow(ROOT, tmp_path / "again", "none")
-    name = next(iter(again.plan.runs))
+    name = next(iter(again.matrix.runs))
     first, second = workflow(ROOT, cached, "only").paths.cached_run(name), keep(again, name)
     files = sorted(path.relative_to(first) for path in first.rglob("*") if path.is_file())
     assert files == sorted(path.relative_to(second) for path in second.rglob("*") if path.is_file())
@@ -123,8 +124,8 @@ def test_the_same_results_are_the_same_bytes(cached, tmp_path):
 
 def test_another_specification_is_ignored_with_a_message(cached, caplog):
     flow = workflow(ROOT, cached, "matching")
-    name, spec = next(iter(flow.plan.runs.items()))
-    directory, evaluation = flow.paths.cached_run(name), flow.plan.evaluations[name]
+    name, spec = next(iter(flow.matrix.runs.items()))
+    directory, evaluation = flow.paths.cached_run(name), flow.matrix.evaluations[name]
     assert holds_run(directory, spec, evaluation)
     assert not holds_run(directory, spec.model_copy(update={"steps": 81}), evaluation)
     assert f"{directory} is ignored: it is incomplete, or its specification is another" in caplog.text
@@ -144,7 +145,7 @@ def test_another_specification_is_ignored_with_a_message(cached, caplog):
 @pytest.mark.parametrize("changes", [{"samples": 16}, {"length_limit": 7}, {"seconds_per_case": 7.0}])
 def test_scores_of_another_evaluation_are_not_taken(cached, caplog, changes):
     flow = workflow(ROOT, cached, "matching")
-    name, spec = next(iter(flow.plan.runs.items()))
+    name, spec = next(iter(flow.matrix.runs.items()))
     other = {benchmark.model_copy(update=changes): (3, 6) for benchmark in flow.benchmarks_of(name)}
     assert not holds_run(flow.paths.cached_run(name), spec, other)
     assert not holds_scores(flow.paths.cached_run(next(iter(flow.bases))), other)
@@ -153,7 +154,7 @@ def test_scores_of_another_evaluation_are_not_taken(cached, caplog, changes):
 
 def test_scores_of_the_steps_that_are_asked_for_are_enough(cached, caplog):
     flow = workflow(ROOT, cached, "matching")
-    name, spec = next(iter(flow.plan.runs.items()))
+    name, spec = next(iter(flow.matrix.runs.items()))
     directory, (benchmark,) = flow.paths.cached_run(name), flow.benchmarks_of(name)
     manifest = directory / evaluation_id(benchmark) / SCORES
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"steps": [6]}))
@@ -170,16 +171,19 @@ def test_scores_of_the_steps_that_are_asked_for_are_enough(cached, caplog):
 def test_responses_in_the_cache_are_scored_again_by_a_newer_scorer(cached, monkeypatch):
     monkeypatch.setattr("dara.evaluation.bfcl.LAPTOP_TOOLS", replace(definition("laptop_tools"), scorer_version=9))
     flow = workflow(ROOT, cached, "matching")
-    assert (flow.cached, flow.cached_bases) == (set(flow.plan.runs), set(flow.bases))  # nothing is trained or generated
+    assert (flow.cached, flow.cached_bases) == (
+        set(flow.matrix.runs),
+        set(flow.bases),
+    )  # nothing is trained or generated
     assert {flow.benchmarks_of(name)[0].name for name in flow.outdated} == {"laptop_tools"}
     assert len(flow.outdated) == 3
     for name in flow.evaluated:
         (benchmark,) = flow.benchmarks_of(name)
         again, kept = flow.paths.evaluation(name, benchmark), flow.paths.cached_evaluation(name, benchmark)
         assert flow.score_directory(name, benchmark) == (again if name in flow.outdated else kept)
-        made = Path(flow.responses(name, evaluation_id(benchmark)))
+        made = Path(flow.scoring_inputs(SimpleNamespace(run=name, evaluation=evaluation_id(benchmark)))["responses"])
         assert made == (kept / SCORES if name in flow.outdated else again / RESPONSES)
-    assert (cost(flow, list(flow.plan.runs)).jobs, cost(flow, list(flow.plan.runs)).evaluation_hours) == (3, 0)
+    assert (cost(flow, list(flow.matrix.runs)).jobs, cost(flow, list(flow.matrix.runs)).evaluation_hours) == (3, 0)
     with pytest.raises(
         ConfigurationError, match=r"3 runs and base models .* have scores of an older .* `reuse: matching`"
     ):
@@ -192,16 +196,16 @@ def test_responses_in_the_cache_are_scored_again_by_a_newer_scorer(cached, monke
 
 def test_a_base_model_is_scored_again_when_one_of_its_runs_is_trained(cached):
     flow = workflow(ROOT, cached, "matching")
-    lost = flow.plan.experiments["tool_main"][0]
+    lost = flow.matrix.experiments["tool_main"][0]
     shutil.rmtree(flow.paths.cached_run(lost))
     again = workflow(ROOT, cached, "matching")
-    assert again.cached == set(again.plan.runs) - {lost}
+    assert again.cached == set(again.matrix.runs) - {lost}
     assert len(again.cached_bases) == 1
 
 
 def test_only_names_what_is_missing(cached):
     flow = workflow(ROOT, cached, "only")
-    lost = flow.plan.experiments["math_main"][0]
+    lost = flow.matrix.experiments["math_main"][0]
     shutil.rmtree(flow.paths.cached_run(lost))
     with pytest.raises(
         ConfigurationError, match=rf"1 of 4 runs of preset smoke are not in .*{lost}.*make reproduce PRESET=smoke"

@@ -3,6 +3,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,35 +18,34 @@ from dara.cleaning import (
     size_of,
 )
 from dara.cli import main
-from dara.dag import Workflow
 from dara.evaluation.records import IDENTITY, RESPONSES, SCORES
 from dara.loading import ConfigurationError, merge, read_yaml
+from dara.plan import WorkflowPlan
 from dara.store import OWNERS, directory_lock, record_owner
 from dara.training.openrlhf import launch
 from dara.training.run_files import last_resumable
 from project import ROOT
 
 RESUME = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
-DAY = 86400.0
 
 
 @pytest.fixture(scope="module")
-def smoke(tmp_path_factory) -> Workflow:
+def smoke(tmp_path_factory) -> WorkflowPlan:
     """The smoke preset of a copied configuration."""
     root = tmp_path_factory.mktemp("repository")
     shutil.copytree(ROOT / "config", root / "config")
     files = [root / "config/config.yaml", root / "config/presets/smoke.yaml"]
-    return Workflow.load(root, merge(read_yaml(files[0]), read_yaml(files[1])), files[1:])
+    return WorkflowPlan.load(root, merge(read_yaml(files[0]), read_yaml(files[1])), files[1:])
 
 
 @pytest.fixture
-def flow(smoke, tmp_path, monkeypatch) -> Workflow:
+def flow(smoke, tmp_path, monkeypatch) -> WorkflowPlan:
     """The smoke preset in an empty directory."""
     monkeypatch.chdir(tmp_path)
-    return Workflow(smoke.configuration, smoke.root)
+    return WorkflowPlan(smoke.configuration, smoke.root)
 
 
-def begin(flow: Workflow, run: str, steps: tuple[int, ...] = (3, 6)) -> Path:
+def begin(flow: WorkflowPlan, run: str, steps: tuple[int, ...] = (3, 6)) -> Path:
     """A run's working directory: 1,000 bytes of weights a checkpoint, and 100 for each file to resume from the last."""
     work = flow.paths.scratch / run
     work.mkdir(parents=True)
@@ -60,13 +60,13 @@ def begin(flow: Workflow, run: str, steps: tuple[int, ...] = (3, 6)) -> Path:
     return work
 
 
-def finish(flow: Workflow, run: str, outcome: str = "completed") -> None:
+def finish(flow: WorkflowPlan, run: str, outcome: str = "completed") -> None:
     manifest = flow.paths.run(run) / "manifest.json"
     manifest.parent.mkdir(parents=True)
     manifest.write_text(json.dumps({"outcome": outcome, "checkpoints": {"3": {}, "6": {}}}))
 
 
-def score(flow: Workflow, run: str, *steps: int, **changes) -> None:
+def score(flow: WorkflowPlan, run: str, *steps: int, **changes) -> None:
     """Scores of these steps, whose responses were made as the preset says, or with other settings."""
     (planned,) = flow.benchmarks_of(run)
     write_evaluation(flow.paths.evaluation(run, planned.model_copy(update=changes)), steps)
@@ -83,30 +83,34 @@ def files(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
 
-def rules(flow: Workflow, **options) -> list[tuple[str, str]]:
-    return [(removal.rule, str(removal.path)) for removal in find(flow, **options)]
+def frees_checkpoints(removals) -> bool:
+    return any(removal.path.is_dir() for removal in removals)
+
+
+def rules(flow: WorkflowPlan) -> list[tuple[str, str]]:
+    return [(removal.rule, str(removal.path)) for removal in find(flow)]
 
 
 def test_a_finished_run_loses_what_only_resuming_needs(flow):
-    run = min(flow.plan.runs)
+    run = min(flow.matrix.runs)
     begin(flow, run)
     finish(flow, run)
     last = f".scratch/{run}/step_6"
-    assert rules(flow) == [("resume", f"{last}/{name}") for name in RESUME[:3]]
+    assert rules(flow) == [("finished", f"{last}/{name}") for name in RESUME[:3]]
     assert "trainer_state.json" not in clean(flow, dry_run=False)
     assert files(Path(last)) == {"model.safetensors", "trainer_state.json"}
 
 
 def test_a_fully_scored_run_keeps_its_last_checkpoint_alone(flow):
-    run = min(flow.plan.runs)
+    run = min(flow.matrix.runs)
     work = begin(flow, run)
     finish(flow, run)
     score(flow, run, 3, 6)
-    assert rules(flow)[0] == ("checkpoints", f".scratch/{run}/step_3")
+    assert rules(flow)[0] == ("finished", f".scratch/{run}/step_3")
     printed = clean(flow, dry_run=True)
-    assert printed.splitlines()[-1] == "1.4 kB would be freed (resume 400 B, checkpoints 1.0 kB)"
+    assert printed.splitlines()[-1] == "1.4 kB would be freed (finished 1.4 kB)"
     assert (work / "step_3").is_dir()
-    assert clean(flow, dry_run=False).splitlines()[-1] == "1.4 kB freed (resume 400 B, checkpoints 1.0 kB)"
+    assert clean(flow, dry_run=False).splitlines()[-1] == "1.4 kB freed (finished 1.4 kB)"
     assert sorted(path.name for path in work.glob("step_*")) == ["step_6"]
     assert last_resumable(work) == 0, "with checkpoints missing, the run must not be published again from the rest"
     assert find(flow) == []
@@ -114,11 +118,11 @@ def test_a_fully_scored_run_keeps_its_last_checkpoint_alone(flow):
 
 @pytest.mark.parametrize("scored", [(), (3,), (6,)])
 def test_a_run_that_is_not_fully_scored_keeps_every_checkpoint(flow, scored):
-    run = min(flow.plan.runs)
+    run = min(flow.matrix.runs)
     work = begin(flow, run)
     finish(flow, run)
     score(flow, run, *scored)
-    assert {rule for rule, _ in rules(flow)} == {"resume"}
+    assert not frees_checkpoints(find(flow))
     clean(flow, dry_run=False)
     assert last_resumable(work) == 6, "its results can be published again"
 
@@ -128,22 +132,22 @@ def test_a_run_that_is_not_fully_scored_keeps_every_checkpoint(flow, scored):
 )
 def test_scores_of_other_settings_free_no_checkpoint(flow, changes):
     """Such as those of a first look with `limit: 5`: the preset's evaluation still needs every checkpoint."""
-    run = min(flow.plan.runs)
+    run = min(flow.matrix.runs)
     begin(flow, run)
     finish(flow, run)
     if "temperature" in changes:
         changes = {"sampling": flow.benchmarks_of(run)[0].sampling.model_copy(update=changes)}
     score(flow, run, 3, 6, **changes)
-    assert {rule for rule, _ in rules(flow)} == {"resume"}
+    assert not frees_checkpoints(find(flow))
     clean(flow, dry_run=False)
     assert last_resumable(flow.paths.scratch / run) == 6
     score(flow, run, 3, 6)
-    assert "checkpoints" in {rule for rule, _ in rules(flow)}
+    assert frees_checkpoints(find(flow))
 
 
 def test_every_planned_benchmark_counts(flow):
     """In the results of the preset that plans it; where the run is not in those, in any."""
-    run = min(flow.plan.runs)
+    run = min(flow.matrix.runs)
     work, manifests = begin(flow, run), [flow.paths.run(run) / "manifest.json"]
     finish(flow, run)
     score(flow, run, 3, 6)
@@ -151,24 +155,26 @@ def test_every_planned_benchmark_counts(flow):
     ((own, steps),) = plans["smoke"].items()
     another = {own.model_copy(update={"limit": 5}): steps}
 
-    def found(plans) -> set[str]:
-        return {removal.rule for removal in _finished(work, manifests, plans)}
+    def freed(plans) -> bool:
+        return frees_checkpoints(_finished(work, manifests, plans))
 
     planned = plans["smoke"]
     assert steps == (3, 6)
-    assert found(plans) == found({"smoke": planned, "another": planned}) == {"resume", "checkpoints"}
-    assert found({"smoke": planned | another}) == found({"smoke": planned, "another": another}) == {"resume"}
+    assert freed(plans)
+    assert freed({"smoke": planned, "another": planned})
+    assert not freed({"smoke": planned | another})
+    assert not freed({"smoke": planned, "another": another})
 
 
 def test_only_the_steps_that_a_preset_evaluates_keep_checkpoints(flow):
-    run = min(flow.plan.runs)
+    run = min(flow.matrix.runs)
     work, manifests = begin(flow, run), [flow.paths.run(run) / "manifest.json"]
     finish(flow, run)
     (own,) = planned_evaluations(flow)[run]["smoke"]
 
     def freed(smoke: dict, other: dict | None = None) -> bool:
         plans = {"smoke": smoke} | ({} if other is None else {"other": other})
-        return "checkpoints" in {removal.rule for removal in _finished(work, manifests, plans)}
+        return frees_checkpoints(_finished(work, manifests, plans))
 
     assert freed({})  # nothing is to be evaluated
     assert not freed({own: (6,)})
@@ -180,32 +186,32 @@ def test_only_the_steps_that_a_preset_evaluates_keep_checkpoints(flow):
 
 def test_a_finished_run_that_no_preset_plans_any_more_goes_by_the_scores_that_it_has(flow):
     """Or a changed setting would leave all checkpoints of every run before it."""
-    run = min(flow.plan.runs)
+    run = min(flow.matrix.runs)
     work = begin(flow, run)
     finish(flow, run)
     manifests = [flow.paths.run(run) / "manifest.json"]
-    assert {removal.rule for removal in _finished(work, manifests, {})} == {"resume"}
+    assert not frees_checkpoints(_finished(work, manifests, {}))
     score(flow, run, 3, 6)
-    assert {removal.rule for removal in _finished(work, manifests, {})} == {"resume", "checkpoints"}
+    assert frees_checkpoints(_finished(work, manifests, {}))
     write_evaluation(flow.paths.scores(run) / "another-12345678", (3,))
-    assert {removal.rule for removal in _finished(work, manifests, {})} == {"resume"}
+    assert not frees_checkpoints(_finished(work, manifests, {}))
 
 
 def test_an_openrlhf_run_loses_its_optimiser_states(flow):
-    run = min(flow.plan.runs)
+    run = min(flow.matrix.runs)
     work = begin(flow, run)
     state = work / "openrlhf/_actor/global_step6"
     state.mkdir(parents=True)
     (state / "optimizer_states.pt").write_bytes(b"s" * 5000)
     assert rules(flow) == []
     finish(flow, run)
-    assert ("resume", str(state / "optimizer_states.pt")) in rules(flow)
+    assert ("finished", str(state / "optimizer_states.pt")) in rules(flow)
     clean(flow, dry_run=False)
     assert launch.last_resumable(work) == 6, "its results can be published again"
 
 
 def test_unfinished_work_goes_only_where_no_preset_plans_it(flow):
-    planned = min(flow.plan.runs)
+    planned = min(flow.matrix.runs)
     begin(flow, planned, (3,))
     begin(flow, "tool_calling-old-gdpo-g4-s1-12345678", (3,))
     assert rules(flow) == [("unplanned", ".scratch/tool_calling-old-gdpo-g4-s1-12345678")]
@@ -215,7 +221,7 @@ def test_unfinished_work_goes_only_where_no_preset_plans_it(flow):
 
 def test_other_presets_and_earlier_configurations_plan_runs_too(flow):
     """Also those that came from a configuration file which is not in config/presets/."""
-    laptop = next(run for run in planned_evaluations(flow) if run not in flow.plan.runs)
+    laptop = next(run for run in planned_evaluations(flow) if run not in flow.matrix.runs)
     begin(flow, laptop, (3,))
     preset = flow.configuration.preset.model_dump(mode="json", exclude={"scratch"})
     for matrix in preset["experiments"].values():
@@ -247,7 +253,7 @@ def test_work_that_others_own_or_share_is_kept_and_named(flow, other):
 
 
 def test_a_finished_run_that_others_finished_too_is_kept(flow):
-    run = min(flow.plan.runs)
+    run = min(flow.matrix.runs)
     work = begin(flow, run)
     finish(flow, run)
     score(flow, run, 3, 6)
@@ -280,37 +286,12 @@ def test_a_running_training_is_left_alone(flow):
 
 
 def test_a_diverged_run_and_what_is_no_run_stay(flow):
-    run = min(flow.plan.runs)
+    run = min(flow.matrix.runs)
     begin(flow, run)
     finish(flow, run, outcome="diverged")
     (flow.paths.scratch / "hub/models").mkdir(parents=True)
     (flow.paths.scratch / "models/tiny").mkdir(parents=True)
     assert find(flow) == []
-
-
-def test_old_logs_go_and_results_never(flow):
-    logs = ["logs/slurm/rule_train/x/1.log", ".snakemake/log/a.snakemake.log", "results/smoke/logs/train/x.log"]
-    kept = ["results/published/logs/table/x.log", "results/cached/run/metrics.jsonl.gz", "results/smoke/data/runs.csv"]
-    for name in logs + kept:
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_text("words")
-        os.utime(name, (0.0, 0.0))
-    assert rules(flow, now=30 * DAY) == []
-    assert sorted(path for _, path in rules(flow, now=30 * DAY + 1)) == sorted(logs)
-    clean(flow, dry_run=False)
-    assert [name for name in logs if Path(name).exists()] == []
-    assert all(Path(name).exists() for name in kept)
-
-
-def test_the_engines_log_goes_a_month_after_the_run(flow):
-    done, unfinished = sorted(flow.plan.runs)[:2]
-    for run in (done, unfinished):
-        log = begin(flow, run, ()) / "openrlhf.log"
-        log.write_text("words")
-        os.utime(log, (0.0, 0.0))
-    finish(flow, done)
-    assert rules(flow, now=30 * DAY) == []
-    assert rules(flow, now=30 * DAY + 1) == [("logs", f".scratch/{done}/openrlhf.log")]
 
 
 def test_the_engines_log_keeps_its_end_when_a_run_goes_on(tmp_path):
@@ -330,9 +311,9 @@ def test_the_engines_log_keeps_its_end_when_a_run_goes_on(tmp_path):
 # --- the results of a preset ------------------------------------------------------------------------------------------
 
 
-def base_of(flow: Workflow, run: str) -> Path:
+def base_of(flow: WorkflowPlan, run: str) -> Path:
     """The base model of a run, made here: its manifest in the results, its weights in scratch."""
-    manifest = Path(flow.run_model(run))
+    manifest = Path(flow.training_inputs(SimpleNamespace(run=run))["model"])
     manifest.parent.mkdir(parents=True, exist_ok=True)
     manifest.write_text("{}")
     weights = flow.paths.scratch / "models" / manifest.parent.name
@@ -342,7 +323,7 @@ def base_of(flow: Workflow, run: str) -> Path:
 
 
 @pytest.fixture
-def told(flow) -> Workflow:
+def told(flow) -> WorkflowPlan:
     """The same, with results of a workflow."""
     flow.paths.root.mkdir(parents=True)
     (flow.paths.root / "configuration.json").write_text(flow.configuration_json())
@@ -351,7 +332,7 @@ def told(flow) -> Workflow:
 
 def test_results_of_a_preset_go_with_their_work(told):
     flow = told
-    run, begun = sorted(flow.plan.runs)[:2]
+    run, begun = sorted(flow.matrix.runs)[:2]
     begin(flow, run)
     finish(flow, run)
     base_of(flow, run)
@@ -380,7 +361,7 @@ def test_results_of_a_preset_go_with_their_work(told):
 
 def test_what_another_preset_with_results_has_or_plans_stays(told):
     flow = told
-    first, second, third = sorted(flow.plan.runs)[:3]
+    first, second, third = sorted(flow.matrix.runs)[:3]
     models = set()
     for run in (first, second, third):
         begin(flow, run)
@@ -404,7 +385,7 @@ def test_what_another_preset_with_results_has_or_plans_stays(told):
 
 def test_work_that_others_share_stays_when_results_go(told):
     flow = told
-    run, other = sorted(flow.plan.runs)[:2]
+    run, other = sorted(flow.matrix.runs)[:2]
     begin(flow, run)
     finish(flow, run)
     weights = base_of(flow, run)
@@ -419,7 +400,7 @@ def test_work_that_others_share_stays_when_results_go(told):
 
 def test_results_stay_while_a_workflow_or_a_training_runs(told):
     flow = told
-    run = min(flow.plan.runs)
+    run = min(flow.matrix.runs)
     work = begin(flow, run)
     finish(flow, run)
     with directory_lock(Path(".snakemake/workflow"), seconds=0):
@@ -480,7 +461,7 @@ def test_results_on_another_disk_go_with_their_link(told, tmp_path):
 def test_base_models_in_a_scratch_that_clones_may_share_stay(told, tmp_path):
     (tmp_path.parent / "shared").mkdir()
     told.paths.scratch.symlink_to(tmp_path.parent / "shared")
-    run = min(told.plan.runs)
+    run = min(told.matrix.runs)
     begin(told, run)
     finish(told, run)
     weights = base_of(told, run)
@@ -514,4 +495,4 @@ def test_sizes(tmp_path):
     (tmp_path / "two").write_bytes(b"x" * 5)
     assert (size_of(tmp_path), size_of(tmp_path / "two")) == (15, 5)
     assert [human(size) for size in (0, 999, 1500, 2_345_678, 10**12)] == ["0 B", "999 B", "1.5 kB", "2.3 MB", "1.0 TB"]
-    assert RULES == ("resume", "checkpoints", "unplanned", "logs", "results")
+    assert RULES == ("finished", "unplanned", "results")

@@ -12,34 +12,34 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dara.cleaning import clean, clean_results, find
-from dara.dag import Workflow
 from dara.files import remove
 from dara.loading import merge, read_yaml
+from dara.plan import WorkflowPlan
 from dara.store import record_owner
 from project import ROOT
 from test_cleaning import base_of, begin, finish, score
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory) -> Workflow:
+def planned(tmp_path_factory) -> WorkflowPlan:
     """The smoke preset of a copied configuration, which has no other presets: they take a second to read each time."""
     root = tmp_path_factory.mktemp("repository")
     shutil.copytree(ROOT / "config", root / "config")
     files = [root / "config/config.yaml", root / "config/presets/smoke.yaml"]
     for path in set(files[1].parent.iterdir()) - set(files):
         path.unlink()
-    return Workflow.load(root, merge(read_yaml(files[0]), read_yaml(files[1])), files[1:])
+    return WorkflowPlan.load(root, merge(read_yaml(files[0]), read_yaml(files[1])), files[1:])
 
 
 @pytest.fixture
-def flow(planned, tmp_path, monkeypatch) -> Workflow:
+def flow(planned, tmp_path, monkeypatch) -> WorkflowPlan:
     """The same in an empty clone, beside which an archive may be."""
     (tmp_path / "clone").mkdir()
     monkeypatch.chdir(tmp_path / "clone")
-    return told(Workflow(planned.configuration, planned.root))
+    return told(WorkflowPlan(planned.configuration, planned.root))
 
 
-def told(flow: Workflow) -> Workflow:
+def told(flow: WorkflowPlan) -> WorkflowPlan:
     """A workflow has begun with it."""
     flow.paths.root.mkdir(parents=True, exist_ok=True)
     (flow.paths.root / "configuration.json").write_text(flow.configuration_json())
@@ -55,7 +55,7 @@ def moved(path: Path, to: Path) -> Path:
 
 
 def test_an_archived_checkpoint_is_unlinked_and_the_archive_stays(flow):
-    run = min(flow.plan.runs)
+    run = min(flow.matrix.runs)
     work = begin(flow, run)
     archive = [moved(work / f"step_{step}", Path(f"../archive/{step}")) for step in (3, 6)]
     finish(flow, run)
@@ -91,7 +91,7 @@ def test_linked_results_and_scratch_are_cleaned_as_others_are(flow, place):
     """A workflow that publishes through a link to another disk still knows its own work."""
     Path(".scratch").mkdir()
     moved(Path(place), Path("../disk"))
-    run = min(flow.plan.runs)
+    run = min(flow.matrix.runs)
     work = begin(flow, run)
     finish(flow, run)
     score(flow, run, 3, 6)
@@ -162,7 +162,7 @@ def link(path: Path, world: Path, target: str) -> None:
         path.symlink_to(path.name if target == "itself" else world / target)
 
 
-def grow(flow: Workflow, world: Path, tree: dict) -> set[Path]:
+def grow(flow: WorkflowPlan, world: Path, tree: dict) -> set[Path]:
     """Build a tree in the working directory; what belongs to others in it."""
     others = {world / "archive", world / "clone/results/mine", world / "clone/results/cached"}
     (world / "archive/logs/train").mkdir(parents=True)
@@ -174,12 +174,12 @@ def grow(flow: Workflow, world: Path, tree: dict) -> set[Path]:
     for disk in sorted(tree["disks"], reverse=True):
         moved(Path(disk), world / "disk" / disk.replace("/", "-"))
     for number, run in enumerate(tree["runs"]):
-        name = sorted(flow.plan.runs)[number] if run["planned"] else f"tool_calling-old-gdpo-g4-s{number}-12345678"
+        name = sorted(flow.matrix.runs)[number] if run["planned"] else f"tool_calling-old-gdpo-g4-s{number}-12345678"
         grow_run(flow, world, name, run)
         if run["owner"] != "ours":
             others.add(Path(os.path.realpath(flow.paths.scratch)) / name)
     if tree["models"]:
-        base_of(flow, min(flow.plan.runs))
+        base_of(flow, min(flow.matrix.runs))
     (flow.paths.root / "logs").mkdir(exist_ok=True)
     for name, target in sorted(tree["links"].items()):
         link(flow.paths.root / name, world, target)
@@ -191,7 +191,7 @@ def grow(flow: Workflow, world: Path, tree: dict) -> set[Path]:
     return others
 
 
-def grow_run(flow: Workflow, world: Path, name: str, run: dict) -> None:
+def grow_run(flow: WorkflowPlan, world: Path, name: str, run: dict) -> None:
     """One run with its files in scratch and in the results."""
     work = begin(flow, name)
     (work / "owners.json").unlink()
@@ -239,7 +239,7 @@ def test_any_tree_loses_what_the_dry_run_names_and_nothing_of_others(planned):
     @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(tree=trees, delete=st.sampled_from([clean, clean_results]))
     def check(tree, delete):
-        flow = Workflow(planned.configuration, planned.root)
+        flow = WorkflowPlan(planned.configuration, planned.root)
         with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
             world = Path(os.path.realpath(name))
             (world / "clone").mkdir()

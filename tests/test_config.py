@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from dara.cli import main
-from dara.dag import Workflow
-from dara.keys import keys_page
+from dara.config_docs import keys_page
 from dara.loading import (
     ConfigurationError,
     check_method_parameters,
@@ -21,6 +20,7 @@ from dara.loading import (
     read_yaml,
 )
 from dara.methods import available_methods, load_method
+from dara.plan import WorkflowPlan
 from dara.runs import (
     check_source,
     data_id,
@@ -156,7 +156,7 @@ def test_a_combination_of_settings_that_makes_no_run_is_one_sentence(root):
     path.write_text(path.read_text().replace("responses_per_step: 512", "responses_per_step: 96"))
     values = merge(read_yaml(root / "config/config.yaml"), read_yaml(path))
     with pytest.raises(ConfigurationError, match="preset laptop-study: prompts_per_step 3 must be a multiple of"):
-        Workflow.load(root, values, [path])
+        WorkflowPlan.load(root, values, [path])
 
 
 def test_the_command_line_is_named_where_it_is_wrong():
@@ -295,7 +295,7 @@ def test_a_broken_file_stops_only_what_uses_it(root, capsys, file):
     methods.write_text(methods.read_text() + (mine if file.endswith(".py") else ""))
     (root / "config" / file).write_text(BROKEN[file])
     path = root / "config/presets/laptop.yaml"
-    flow = Workflow.load(root, merge(read_yaml(root / "config/config.yaml"), read_yaml(path)), [path])
+    flow = WorkflowPlan.load(root, merge(read_yaml(root / "config/config.yaml"), read_yaml(path)), [path])
     check_method_parameters(flow.configuration)
     with pytest.raises(SystemExit):
         main(["--root", str(root), "check-config"])
@@ -309,7 +309,7 @@ def test_a_copy_of_a_preset_with_its_old_name_is_not_run(root):
         path.write_text(text)
         values = merge(read_yaml(root / "config/config.yaml"), read_yaml(path))
         with pytest.raises(ConfigurationError, match=r"mine\.yaml: preset is 'laptop'; it must be 'mine'"):
-            Workflow.load(root, values, [path])
+            WorkflowPlan.load(root, values, [path])
 
 
 def test_every_built_in_row_loads_with_its_parameters():

@@ -70,13 +70,13 @@ def test_a_digest_is_another_one_after_an_edit_but_for_comments_and_layout(tmp_p
     assert code_digest("p.draw:table", package=package(tmp_path / "page", page="another page")) != first
 
 
-DRAWN = ("table", "figure", "side_by_side")
-PUBLISHED = ("published_table", "published_figure")
+DRAWN = ("tables", "figures", "side_by_side")
+PUBLISHED = ("published_tables", "published_figures")
 SUMMARIES = ("tool_summary", "math_summary")
 SCORES = ("final_scores", "math_final_scores", "tool_rates", "math_rates", "score_intervals", "math_score_intervals")
 SCORES += ("tool_step60", "tool_step100", "math_step50")
 COMMENTED = [f"analysis/{name}.py" for name in ("crossing", "tables/rows", "figures/style", "view_published")]
-COMMENTED += [f"{name}.py" for name in ("report/page", "dag", "training/trl", "evaluation/generate", "rewards/math")]
+COMMENTED += [f"{name}.py" for name in ("report/page", "plan", "training/trl", "evaluation/generate", "rewards/math")]
 EDITS = {
     "a comment": [(name, "from __future__", "# why\nfrom __future__") for name in COMMENTED],
     "a statistic": [("analysis/crossing.py", "WINDOW = 10", "WINDOW = 5")],
@@ -87,12 +87,12 @@ EDITS = {
     "a view": [("analysis/view_published.py", "\nfrom dara", "\nEDITED = 1\nfrom dara")],
 }
 """Name -> (file of the package, text in it, what it becomes)."""
-SHELL = re.compile(r'^    shell:\n(?: {8}"[^\n]*\n)+', re.M)
+SHELL = re.compile(r'^( +)shell:\n(?:\1    "[^\n]*\n)+', re.M)
 JOB = re.compile(r"^(?:local)?rule (\w+):\n(?:    input: .*\n)?    output: (.*)$", re.M)
 
 
 def planned(clone: Path, *options: str) -> dict[str, set[str]]:
-    """The jobs that Snakemake runs, by rule, each by the names of what it makes."""
+    """The jobs that Snakemake runs, by rule (of what is drawn by its kind), each by the names of what it makes."""
     options = ("--cores", "2", "--configfile", "config/presets/smoke.yaml", *options, "--", "all", "html", "published")
     done = subprocess.run(
         [sys.executable, "-m", "snakemake", *options], cwd=clone, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -100,7 +100,8 @@ def planned(clone: Path, *options: str) -> dict[str, set[str]]:
     assert done.returncode == 0, done.stdout[-4000:]
     jobs: dict[str, set[str]] = {}
     for rule, made in JOB.findall(done.stdout):
-        jobs.setdefault(rule, set()).update(Path(file).stem for file in made.split(", "))
+        kind = next((kind for kind in (*DRAWN, *PUBLISHED) if rule.startswith(f"{kind}_")), rule)
+        jobs.setdefault(kind, set()).update(Path(file).stem for file in made.split(", "))
     return jobs
 
 
@@ -109,7 +110,7 @@ def built(tmp_path_factory) -> tuple[Path, dict[str, set[str]]]:
     """A clone in which every rule was run, but made empty files; and what it made."""
     clone = copy_repository(tmp_path_factory.mktemp("built"), "cached")
     for rules in (clone / "workflow/rules").glob("*.smk"):
-        rules.write_text(SHELL.sub('    shell:\n        "touch {output}"\n', rules.read_text()))
+        rules.write_text(SHELL.sub('\\1shell:\n\\1    "touch {output}"\n', rules.read_text()))
     return clone, planned(clone)
 
 
@@ -127,7 +128,7 @@ def after(built: Path, clone: Path, edits: list[tuple[str, str, str]]) -> dict[s
 @pytest.mark.slow
 def test_what_edited_code_makes_is_planned_again_and_nothing_else(built, tmp_path):
     clone, made = built
-    assert made.keys() >= {"train", "evaluate", "score", "collect", "analyse", *DRAWN, *PUBLISHED, "html_report"}
+    assert made.keys() >= {"train", "evaluate", "score", "frames", *DRAWN, *PUBLISHED, "html_report"}
     with ThreadPoolExecutor(2) as pool:
         started = {name: pool.submit(after, clone, tmp_path / name, edits) for name, edits in EDITS.items()}
         found = {name: job.result() for name, job in started.items()}
@@ -138,16 +139,16 @@ def test_what_edited_code_makes_is_planned_again_and_nothing_else(built, tmp_pat
     report = all_of("html_report")
     assert found == {
         "a comment": {},
-        "a statistic": all_of("analyse", *DRAWN, *PUBLISHED, "html_report"),
+        "a statistic": all_of("frames", *DRAWN, *PUBLISHED, "html_report"),
         "a helper of tables": {
             "side_by_side": {f"{name}_side_by_side" for name in (*SUMMARIES, "tool_step100", "math_step50")},
             **report,
         },
-        "a helper of figures": all_of("figure", "published_figure", "html_report"),
-        "a figure": {"figure": {"learning", "math_learning"}, "published_figure": {"learning"}, **report},
+        "a helper of figures": all_of("figures", "published_figures", "html_report"),
+        "a figure": {"figures": {"learning", "math_learning"}, "published_figures": {"learning"}, **report},
         "the report's page": report,
         "a view": {
-            "table": {"tool_hyperparameters", "math_hyperparameters", *SCORES},
+            "tables": {"tool_hyperparameters", "math_hyperparameters", *SCORES},
             **all_of("side_by_side", *PUBLISHED, "html_report"),
         },
     }

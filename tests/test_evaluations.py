@@ -10,11 +10,11 @@ import pytest
 from dara.analysis.figures import draw_figure
 from dara.analysis.tables import build_table
 from dara.config import Configuration
-from dara.dag import Workflow
 from dara.evaluation.records import SCORES, responses_path
 from dara.loading import ConfigurationError, load_preset
 from dara.outputs import Outputs
-from dara.runs import Plan, base_id, evaluation_id, plan_runs
+from dara.plan import WorkflowPlan
+from dara.runs import RunMatrix, base_id, evaluation_id, plan_runs
 from project import ROOT
 from synthetic import simulate, view
 
@@ -32,11 +32,11 @@ def asking(configuration: Configuration, **asked: dict) -> Configuration:
     return replace(configuration, preset=configuration.preset.model_copy(update={"experiments": chosen}))
 
 
-def steps_of(plan: Plan, run: str) -> dict[str, tuple[int, ...]]:
+def steps_of(plan: RunMatrix, run: str) -> dict[str, tuple[int, ...]]:
     return {benchmark.name: steps for benchmark, steps in plan.evaluations[run].items()}
 
 
-def alone(plan: Plan, name: str, others: Iterable[str]) -> list[str]:
+def alone(plan: RunMatrix, name: str, others: Iterable[str]) -> list[str]:
     """The runs that only this experiment has."""
     shared = {run for other in others for run in plan.experiments[other]}
     return [run for run in plan.experiments[name] if run not in shared]
@@ -85,7 +85,7 @@ def test_a_run_of_two_experiments_is_evaluated_where_either_asks_for_it():
 
 def test_a_base_model_from_which_nothing_evaluated_starts_is_not_evaluated():
     configuration = asking(preset("laptop"), tool_main={}, math_main={"benchmarks": ()})
-    flow = Workflow(configuration, ROOT)
+    flow = WorkflowPlan(configuration, ROOT)
     assert {name.split("-")[0] for name in flow.evaluated} == {"base", "tool_calling"}
     assert len([name for name in flow.evaluated if name in flow.bases]) == 1
     assert len(flow.bases) == 2
@@ -131,37 +131,37 @@ def test_what_is_left_can_be_drawn_without_any_score(name, task):
 
 
 @pytest.fixture
-def flow(tmp_path, monkeypatch) -> Workflow:
+def flow(tmp_path, monkeypatch) -> WorkflowPlan:
     """A workflow in an empty directory whose runs are evaluated at steps 50 and 100 by three jobs at most."""
     monkeypatch.chdir(tmp_path)
     configuration = asking(preset("paper"), tool_main={"evaluate_at": (50, 100)})
     jobs = configuration.preset.model_copy(update={"evaluation_jobs": 3})
-    return Workflow(replace(configuration, preset=jobs), ROOT)
+    return WorkflowPlan(replace(configuration, preset=jobs), ROOT)
 
 
 def test_jobs_share_the_steps_that_are_asked_for_and_those_that_are_there_already(flow):
-    run = next(iter(flow.plan.runs))
+    run = next(iter(flow.matrix.runs))
     settings, validation = flow.benchmarks_of(run)
     bfcl = evaluation_id(settings)
-    assert flow.steps_option(run, bfcl) == "50,100"
-    assert len(flow.evaluation_parts(run, bfcl)) == 2
+    assert flow.steps(run, bfcl) == [50, 100]
+    assert len(flow.parts(run, bfcl)) == 2
     for step in (20, 100):
         made = responses_path(flow.paths.evaluation(run, settings), step)
         made.parent.mkdir(parents=True, exist_ok=True)
         made.touch()
-    assert flow.steps_option(run, bfcl) == "20,50,100"
-    assert len(flow.evaluation_parts(run, bfcl)) == 3
-    assert flow.steps_option(run, evaluation_id(validation)) == "50,100"
-    assert flow.evaluation_parts(run, evaluation_id(validation)) == []
+    assert flow.steps(run, bfcl) == [20, 50, 100]
+    assert len(flow.parts(run, bfcl)) == 3
+    assert flow.steps(run, evaluation_id(validation)) == [50, 100]
+    assert flow.parts(run, evaluation_id(validation)) == []
     with pytest.raises(
         ConfigurationError, match=f"'math_five' is not a benchmark on which this preset evaluates {run}"
     ):
-        flow.steps_option(run, "math_five")
+        flow.steps(run, "math_five")
 
 
 def test_scores_are_there_when_all_steps_are_that_a_run_can_have(flow):
-    run, benchmark = next(iter(flow.plan.runs)), flow.benchmarks_of(next(iter(flow.plan.runs)))[0]
-    scores, manifest = flow.paths.evaluation(run, benchmark), Path(flow.run_file(run, "manifest.json"))
+    run, benchmark = next(iter(flow.matrix.runs)), flow.benchmarks_of(next(iter(flow.matrix.runs)))[0]
+    scores, manifest = flow.paths.evaluation(run, benchmark), Path(flow.manifest(run))
     for path in (scores, manifest.parent):
         path.mkdir(parents=True)
     assert not flow.is_scored(run, benchmark)

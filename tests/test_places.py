@@ -5,12 +5,13 @@ import os
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from dara.dag import Workflow
 from dara.loading import ConfigurationError, load_all_presets, load_configuration, load_preset, merge, read_yaml
 from dara.places import NAME_LENGTH, RESERVED, as_written, check_name, check_output, expanded
+from dara.plan import WorkflowPlan
 from dara.plugins import source_file
 from dara.specs import HubModel, MethodSpec
 from project import ROOT
@@ -26,10 +27,10 @@ def root(tmp_path, monkeypatch) -> Path:
     return tmp_path / "clone"
 
 
-def smoke(root: Path, **keys) -> Workflow:
+def smoke(root: Path, **keys) -> WorkflowPlan:
     """The smoke preset with other values, as `--config` gives them."""
     files = [root / "config/config.yaml", root / "config/presets/smoke.yaml"]
-    return Workflow.load(root, merge(merge(read_yaml(files[0]), read_yaml(files[1])), keys), files[1:])
+    return WorkflowPlan.load(root, merge(merge(read_yaml(files[0]), read_yaml(files[1])), keys), files[1:])
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -107,7 +108,7 @@ def test_the_longest_names_make_file_names_that_fit(root):
     )
     experiment.write_text(experiment.read_text().replace("  runs: runs", f"  {longest}: runs"))
     flow = smoke(root, evaluation_jobs=99)
-    run = next(run for run in flow.plan.runs if longest in run)
+    run = next(run for run in flow.matrix.runs if longest in run)
     assert run.count(longest) == 2
     benchmark = "deepscaler_validation"
     names = [
@@ -118,7 +119,7 @@ def test_the_longest_names_make_file_names_that_fit(root):
         f"rule_evaluate_part_{run}_{benchmark}_99_99",
         *(
             part
-            for file in (*flow.scored, *flow.outputs.files, flow.run_data(run), flow.run_model(run))
+            for file in (*flow.scored, *flow.outputs.files, *flow.training_inputs(SimpleNamespace(run=run)).values())
             for part in Path(file).parts
         ),
     ]
@@ -211,7 +212,7 @@ def test_a_method_file_is_expanded_and_keeps_its_name_in_identities(root, tmp_pa
     methods = root / "config/methods.yaml"
     methods.write_text(methods.read_text() + 'mine: {function: "~/mine.py:f", label: Mine, color: "#000000"}\n')
     flow = smoke(root, experiments={"tool_main": {"methods": ["mine"]}})
-    assert "~/mine.py:f" in {run.method.function for run in flow.plan.runs.values()}
+    assert "~/mine.py:f" in {run.method.function for run in flow.matrix.runs.values()}
 
 
 def test_what_the_workflow_was_told_has_the_same_paths(root, monkeypatch, tmp_path):

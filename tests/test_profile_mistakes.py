@@ -1,29 +1,30 @@
 """Mistakes in profiles that Snakemake itself takes without a word, each one sentence with file, key and the right one."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 import snakemake_executor_plugin_slurm
 import snakemake_executor_plugin_slurm_jobstep
 import yaml
+from snakemake.cli import parse_args
 from snakemake.profiles import ProfileConfigFileParser
+from snakemake.settings.types import ResourceSettings
 
 from dara.loading import ConfigurationError
-from dara.profiles import MAPPINGS, SLURM, check_profiles
-from dara.snakemake_command import Command
+from dara.profiles import MAPPINGS, SLURM, check_profile_files, check_resources, check_rule_names
 from project import ROOT
 
 
 @pytest.fixture
-def check(tmp_path, monkeypatch):
-    """Check a command with a site file of this text on top of the cluster's profile."""
-    monkeypatch.chdir(tmp_path)
+def check(tmp_path):
+    """Check a profile with a site file of this text beside the cluster's settings."""
+    shutil.copy(ROOT / "slurm/config.yaml", tmp_path)
 
-    def checked(text: str, *arguments: str) -> None:
-        Path("site.yaml").write_text(text)
-        profiles = ["--profile", str(ROOT / "slurm"), "--profile", "site.yaml"]
-        check_profiles(Command.read([*profiles, *arguments], tmp_path), ROOT)
+    def checked(text: str) -> None:
+        (tmp_path / "site.yaml").write_text(text)
+        check_profile_files(ROOT, [tmp_path])
 
     return checked
 
@@ -31,7 +32,7 @@ def check(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("set-resorces: {train: {gpu_model: a100}}", "^site.yaml: 'set-resorces' .*; did you mean 'set-resources'?"),
+        ("set-resorces: {train: {gpu_model: a100}}", "site.yaml: 'set-resorces' .*; did you mean 'set-resources'?"),
         ("set_resources: {train: {gpu_model: a100}}", "site.yaml: 'set_resources' .*did you mean 'set-resources'"),
         ("default-resource: {mem_mb: 1}", "'default-resource' .*did you mean 'default-resources'"),
         ("set-threds: {train: 4}", "'set-threds' .*did you mean 'set-threads'"),
@@ -76,35 +77,54 @@ def test_what_a_site_may_say(check, text):
 
 
 def test_the_profiles_of_the_repository_are_right():
-    for profile in ("slurm", "profiles/local", "profiles/slurm/site.example.yaml"):
-        check_profiles(Command.read(["--profile", profile], ROOT), ROOT)
+    check_profile_files(ROOT)
 
 
-def test_resources_of_an_executor_that_is_not_known_here_pass(check, tmp_path):
-    site = tmp_path / "site.yaml"
-    site.write_text("set-resources: {train: {machine_type: x}}")
-    command = Command.read(["--profile", str(site)], ROOT)
-    command.options.executor = "kubernetes"
-    check_profiles(command, ROOT)
-    command.options.executor = "local"
+def test_resources_of_an_executor_that_is_not_known_here_pass(tmp_path):
+    text = "executor: {}\nset-resources: {{train: {{machine_type: x}}}}"
+    (tmp_path / "config.yaml").write_text(text.format("kubernetes"))
+    check_profile_files(ROOT, [tmp_path])
+    (tmp_path / "config.yaml").write_text(text.format("local"))
     with pytest.raises(ConfigurationError, match="machine_type"):
-        check_profiles(command, ROOT)
+        check_profile_files(ROOT, [tmp_path])
+
+
+def settings(*arguments: str) -> ResourceSettings:
+    """What Snakemake gives a workflow of this command."""
+    given = parse_args(arguments)[1]
+    return ResourceSettings(
+        resources=given.resources,
+        overwrite_threads=given.set_threads,
+        overwrite_resources=given.set_resources,
+        default_resources=given.default_resources,
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--set-resources", "train:gpu_modle=a100"], "^command line: set-resources.train: 'gpu_modle'"),
-        (["--set-threads", "trian=4"], "command line: set-threads: 'trian' is not a rule"),
-        (["--default-resources", "slurm_acount=a"], "command line: default-resources: 'slurm_acount'"),
-        (["--resources", "gup=1"], "command line: resources: 'gup' .*did you mean 'gpu'"),
-        (["--workflow-profile", "other.yaml"], "^other.yaml: 'set-resorces'"),
+        (["--set-resources", "train:gpu_modle=a100"], "profile: set-resources.train: 'gpu_modle' .*mean 'gpu_model'"),
+        (["--default-resources", "slurm_acount=a"], "default-resources: 'slurm_acount'"),
+        (["--resources", "gup=1"], "resources: 'gup' .*did you mean 'gpu'"),
     ],
 )
-def test_the_command_line_and_every_kind_of_profile_count(check, arguments, message):
-    Path("other.yaml").write_text("set-resorces: {}")
-    with pytest.raises(ConfigurationError, match=message):
-        check("jobs: 4", *arguments)
+def test_resources_from_elsewhere_are_checked_when_jobs_start(arguments, message):
+    for executor in ("local", "slurm"):
+        with pytest.raises(ConfigurationError, match=f"^command line or .*{message}"):
+            check_resources(executor, settings(*arguments))
+    check_resources("kubernetes", settings(*arguments))
+
+
+def test_what_may_be_said_elsewhere():
+    limited = ["--set-resources", "train:license=1", "train:disk=4GB", "--resources", "license=2", "mem_mb=4000"]
+    check_resources("slurm", settings(*limited, "--default-resources", "mem_mb=1", "tmpdir='/x'"))
+    check_resources("local", settings())
+
+
+def test_rules_from_elsewhere_are_checked_in_a_dry_run():
+    for option in ("--set-threads=trian=4", "--set-resources=trian:gpu=4"):
+        with pytest.raises(ConfigurationError, match=r"'trian' is not a rule of this workflow; did you mean 'train'"):
+            check_rule_names(ROOT, settings(option))
 
 
 def test_the_resources_are_those_that_the_executor_reads():

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from dara.analysis.frames import rows_to_frame, write_frame
-from dara.dag import Workflow
 from dara.loading import merge, read_yaml
+from dara.plan import WorkflowPlan
 from dara.report import page as page_module
 from dara.report import write_report
 from dara.report.claims import read_claims
@@ -43,20 +43,20 @@ HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>&lt;\x00\u
 
 
 @pytest.fixture(scope="module")
-def flow(tmp_path_factory) -> Workflow:
+def flow(tmp_path_factory) -> WorkflowPlan:
     """The smoke preset with a run and frames of its own, one run missing, one figure drawn, and labels that are markup."""
     files = [ROOT / "config/config.yaml", ROOT / "config/presets/smoke.yaml"]
     results = tmp_path_factory.mktemp("report") / "results"
-    flow = Workflow.load(
+    flow = WorkflowPlan.load(
         ROOT, merge(read_yaml(files[0]), read_yaml(files[1])) | {"results": str(results), "reuse": "none"}, files[1:]
     )
     shutil.copytree(ROOT / "results/published/data", results / "published/data")
     math = flow.published.experiments["math_main"]
     vars(flow)["published"] = replace(flow.published, experiments={"math_main": math})  # the others take seconds
-    missing = next(reversed(flow.plan.runs))
+    missing = next(reversed(flow.matrix.runs))
     for name, frame in planned_frames(flow, missing).items():
         write_frame(frame, name, flow.paths.frames / f"{name}.csv")
-    for run in flow.plan.runs:
+    for run in flow.matrix.runs:
         if run != missing:
             finish(flow, run)
     figures = flow.paths.root / "figures"
@@ -67,12 +67,12 @@ def flow(tmp_path_factory) -> Workflow:
     return flow
 
 
-def planned_frames(flow: Workflow, missing: str) -> dict[str, pd.DataFrame]:
+def planned_frames(flow: WorkflowPlan, missing: str) -> dict[str, pd.DataFrame]:
     """Frames that name the planned runs and hold nothing else."""
     rows = []
-    for experiment, names in flow.plan.experiments.items():
+    for experiment, names in flow.matrix.experiments.items():
         for name in names:
-            spec = flow.plan.runs[name]
+            spec = flow.matrix.runs[name]
             row = {"experiment": experiment, "run_id": name, "task": spec.task, "model": spec.model.name}
             row |= {"method": spec.method.name, "group_size": spec.group_size, "seed": spec.seed, "repeat": 0}
             state = ("missing", "missing", 0) if name == missing else ("completed", "trained", spec.steps)
@@ -81,9 +81,9 @@ def planned_frames(flow: Workflow, missing: str) -> dict[str, pd.DataFrame]:
     return {"runs": rows_to_frame(rows, "runs")} | {name: rows_to_frame([], name) for name in others}
 
 
-def finish(flow: Workflow, name: str) -> None:
+def finish(flow: WorkflowPlan, name: str) -> None:
     """A manifest and the kept responses of a run."""
-    directory, spec = flow.paths.run(name), flow.plan.runs[name]
+    directory, spec = flow.paths.run(name), flow.matrix.runs[name]
     directory.mkdir(parents=True)
     manifest = {"spec_sha256": spec_sha256(spec), "seeds": {"trainer": spec.seed}, "versions": {"torch": "2.13.0"}}
     manifest |= {"git_commit": "0123abcd", "machine": {"cpus": 2}, "inputs": {"train.jsonl": "aa11"}}
@@ -148,7 +148,7 @@ def test_each_link_in_the_page_has_its_place_and_each_place_one_name(page):
 
 
 def test_what_is_missing_is_named(flow, page):
-    missing = next(reversed(flow.plan.runs))
+    missing = next(reversed(flow.matrix.runs))
     for figure in flow.outputs.ids("figures")[1:]:
         path = (flow.paths.root / "figures" / f"{figure}.png").as_posix()
         assert f"Missing: <code>{path}</code>" in page
@@ -167,7 +167,7 @@ def test_verdicts_provenance_and_responses_are_on_the_page(flow, page):
     assert all(rule in text for rule in declared.rules.values())
     assert f"{sum(len(claim.methods) for claim in declared.claims.values())} not tested" in text
     assert "no claims): energy-density not tested" in text
-    for run, spec in flow.plan.runs.items():
+    for run, spec in flow.matrix.runs.items():
         assert run in text
         assert f"seed: {spec.seed}" in text
     for fact in ("torch: 2.13.0", "0123abcd", "cpus: 2", "trainer: 100", "aa11", "f3", "Step 3", "Step 6"):
@@ -184,7 +184,7 @@ def test_the_same_results_give_the_same_bytes(flow, page, tmp_path):
 
 
 def test_a_specification_that_changed_since_is_said(flow, tmp_path):
-    run = next(iter(flow.plan.runs))
+    run = next(iter(flow.matrix.runs))
     path = flow.paths.run(run) / "manifest.json"
     before = path.read_text()
     path.write_text(json.dumps(json.loads(before) | {"spec_sha256": "ffff0000" * 8}))
@@ -196,7 +196,7 @@ def test_a_specification_that_changed_since_is_said(flow, tmp_path):
 
 
 def test_a_broken_response_names_its_line(flow, tmp_path):
-    path = flow.paths.run(next(iter(flow.plan.runs))) / "samples.jsonl.gz"
+    path = flow.paths.run(next(iter(flow.matrix.runs))) / "samples.jsonl.gz"
     before = path.read_bytes()
     path.write_bytes(gzip.compress(b'{"step": 1}\n'))
     try:

@@ -3,41 +3,35 @@ import os
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from dara.cli import main
-from dara.dag import Workflow
+from dara.commands.jobs import _error_kept
 from dara.loading import load_preset, merge, read_yaml
-from dara.status import (
-    LAST_BYTES,
-    failed_preparations,
-    is_held,
-    last_line,
-    last_lines,
-    run_status,
-    shortened,
-    slurm_said,
-    status,
-)
+from dara.plan import WorkflowPlan
+from dara.runs import run_id
+from dara.status import ERROR, LAST_BYTES, failed_preparations, is_held, last_lines, run_status, status_text
 from dara.store import directory_lock
+from dara.training.stopping import OutOfTime
 from project import ROOT
 
 
 @pytest.fixture(scope="module")
-def smoke() -> Workflow:
+def smoke() -> WorkflowPlan:
     files = [ROOT / "config/config.yaml", ROOT / "config/presets/smoke.yaml"]
-    return Workflow.load(ROOT, merge(read_yaml(files[0]), read_yaml(files[1])), files[1:])
+    return WorkflowPlan.load(ROOT, merge(read_yaml(files[0]), read_yaml(files[1])), files[1:])
 
 
 @pytest.fixture
-def flow(smoke, tmp_path, monkeypatch) -> Workflow:
+def flow(smoke, tmp_path, monkeypatch) -> WorkflowPlan:
     """The smoke preset in an empty directory: four runs of six steps."""
     monkeypatch.chdir(tmp_path)
-    return Workflow(smoke.configuration, ROOT)
+    return WorkflowPlan(smoke.configuration, ROOT)
 
 
-def begin(flow: Workflow, run: str, steps: int, log: str = "") -> Path:
+def begin(flow: WorkflowPlan, run: str, steps: int, log: str = "") -> Path:
     """The working directory of a run after so many steps, and its log."""
     work = flow.paths.scratch / run
     work.mkdir(parents=True)
@@ -49,20 +43,25 @@ def begin(flow: Workflow, run: str, steps: int, log: str = "") -> Path:
     return work
 
 
-def finish(flow: Workflow, run: str, **manifest) -> None:
-    path = Path(flow.run_file(run, "manifest.json"))
+def inputs(flow: WorkflowPlan, run: str) -> dict[str, str]:
+    return flow.training_inputs(SimpleNamespace(run=run))
+
+
+def finish(flow: WorkflowPlan, run: str, **manifest) -> None:
+    path = Path(flow.manifest(run))
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"outcome": "completed", "steps": 6} | manifest))
 
 
 def test_the_table_has_every_run_once_and_counts(flow):
-    done, diverged, failed, waiting = sorted(flow.plan.runs)
+    done, diverged, failed, waiting = sorted(flow.matrix.runs)
     finish(flow, done)
     finish(flow, diverged, outcome="diverged", steps=3, diverged_at=4, reason="grad_norm is nan")
-    begin(flow, failed, 5, "zero\nstep one\n\nTraceback\ndara: the reward format is nan for prompt 7\n\n")
-    width = max(map(len, flow.plan.runs))
+    work = begin(flow, failed, 5, "zero\nstep one\n\nTraceback\ndara: the reward format is nan for prompt 7\n\n")
+    (work / ERROR).write_text("ValueError")
+    width = max(map(len, flow.matrix.runs))
     log = f"results/smoke/logs/train/{failed}.log"
-    assert status(flow).splitlines() == [
+    assert status_text(flow).splitlines() == [
         f"failed    {failed:<{width}}        5/6  log: {log}",
         "          | step one",
         "          | Traceback",
@@ -78,8 +77,9 @@ def test_the_table_has_every_run_once_and_counts(flow):
 
 
 def test_a_run_whose_lock_is_held_is_running_and_is_not_disturbed(flow):
-    run = min(flow.plan.runs)
+    run = min(flow.matrix.runs)
     work = begin(flow, run, 2, "dara: an old error")
+    (work / ERROR).write_text("ValueError: an old error")
     with directory_lock(work, seconds=0):
         found = run_status(flow, run)
         assert (found.state, found.step) == ("running", 2)
@@ -90,71 +90,53 @@ def test_a_run_whose_lock_is_held_is_running_and_is_not_disturbed(flow):
 
 def test_a_workflow_in_this_clone_is_seen(flow):
     with directory_lock(Path(".snakemake/workflow"), seconds=0):
-        assert status(flow).endswith("\na workflow runs in this clone")
+        assert status_text(flow).endswith("\na workflow runs in this clone")
 
 
-@pytest.mark.parametrize(
-    ("last", "state"),
-    [
-        ("dara: stopped at step 3 before the time limit of 60 minutes; the next attempt continues", "stopped"),
-        ("process 17, which started this job, is gone: stopping; the next start resumes", "stopped"),
-        ("KeyboardInterrupt", "stopped"),
-        ("tool_calling gdpo G=4 seed 100 | step 5/6 | format 0.1 | 2.00 s/step, 0:02 left", "stopped"),
-        ("RuntimeError: out of memory", "failed"),
-        ("dara: x is in use by process 3 on node7; wait until it ends, or stop it, and start again", "failed"),
-    ],
-)
-def test_the_last_line_of_the_log_tells_stopped_from_failed(flow, last, state):
-    run = min(flow.plan.runs)
-    begin(flow, run, 5, f"more\n{last}\n")
+@pytest.mark.parametrize("state", ["stopped", "failed"])
+def test_a_training_that_kept_its_error_failed_and_any_other_was_stopped(flow, state):
+    """A time limit, a preemption, Ctrl-C and a killed process leave no error; the log is quoted in either case."""
+    run = min(flow.matrix.runs)
+    work = begin(flow, run, 5, "more\nthe last line\n")
+    if state == "failed":
+        (work / ERROR).write_text("RuntimeError: out of memory")
     found = run_status(flow, run)
     assert (found.state, found.step, found.steps) == (state, 5, 6)
-    if state == "failed":
-        assert found.said == ("more", last)
-        assert found.note == f"log: results/smoke/logs/train/{run}.log"
-    else:
-        assert found.note == f"{last} (log: results/smoke/logs/train/{run}.log)"
-        assert found.said == ()
+    assert (found.note, found.said) == (f"log: results/smoke/logs/train/{run}.log", ("more", "the last line"))
 
 
-@pytest.mark.parametrize(
-    ("said", "state"),
-    [
-        ("*** JOB 9 ON vm CANCELLED AT 2026-11-29T18:00:00 DUE TO TIME LIMIT ***", "failed"),
-        ("*** STEP 9.0 ON vm CANCELLED AT 2026-11-29T18:00:00 DUE TO PREEMPTION ***", "stopped"),
-        ("Detected 1 oom-kill event(s) in StepId=9.batch", "failed"),
-    ],
-)
-def test_slurm_says_why_it_ended_a_job(flow, said, state):
-    run = min(flow.plan.runs)
+def test_the_newest_log_is_quoted_slurms_among_them(flow):
+    run = min(flow.matrix.runs)
     begin(flow, run, 5, "run | step 5/6 |\n")
     logs = Path("logs/slurm/rule_train") / run
     logs.mkdir(parents=True)
-    (logs / "8.log").write_text("slurmstepd: error: of an earlier job\n")
-    (logs / "10.log").write_text(f"run | step 5/6 |\nslurmstepd: error: {said}\nError in rule train\n")
+    (logs / "8.log").write_text("of an earlier job\n")
+    (logs / "10.log").write_text("slurmstepd: error: *** JOB 10 ON vm CANCELLED AT 18:00:00 DUE TO TIME LIMIT ***\n")
+    os.utime(flow.paths.root / "logs/train" / f"{run}.log", (0, 0))
     found = run_status(flow, run)
-    assert found.state == state
-    line = f"slurmstepd: error: {said}"
-    assert (found.note, *found.said) == {
-        "failed": (f"log: {logs}/10.log", line),
-        "stopped": (f"{line} (log: {logs}/10.log)",),
-    }[state]
+    assert (found.state, found.note) == ("stopped", f"log: {logs}/10.log")
+    assert "DUE TO TIME LIMIT" in found.said[0]
 
 
-def test_what_slurm_says_by_the_way_does_not_hide_the_error_of_the_training(flow):
-    run = min(flow.plan.runs)
-    begin(flow, run, 5, "RuntimeError: NCCL error\n")
-    logs = Path("logs/slurm/rule_train") / run
-    logs.mkdir(parents=True)
-    (logs / "8.log").write_text("slurmstepd: error: Unable to create TMPDIR [/local/8]: Permission denied\n")
-    found = run_status(flow, run)
-    assert (found.state, found.said) == ("failed", ("RuntimeError: NCCL error",))
+def test_the_training_keeps_its_error_until_the_next_start(flow, tmp_path):
+    spec = next(iter(flow.matrix.runs.values()))
+    file = tmp_path / run_id(spec) / ERROR
+    with pytest.raises(RuntimeError), _error_kept(tmp_path, spec):
+        raise RuntimeError("before there is any work")
+    file.parent.mkdir()
+    with pytest.raises(RuntimeError), _error_kept(tmp_path, spec):
+        raise RuntimeError("out of memory")
+    assert file.read_text() == "RuntimeError: out of memory\n"
+    for stop in (OutOfTime("stopped at step 3"), KeyboardInterrupt()):
+        with pytest.raises(type(stop)), _error_kept(tmp_path, spec):
+            raise stop
+        assert not file.exists()
 
 
 @pytest.mark.parametrize(("workflow_runs", "state"), [(True, "waiting"), (False, "failed")])
 def test_a_job_that_ended_before_its_training_began_is_seen(flow, workflow_runs, state):
     """Such as on a node that does not see the clone. While a workflow runs, the job may just be starting."""
-    run = min(flow.plan.runs)
+    run = min(flow.matrix.runs)
     logs = Path("logs/slurm/rule_train") / run
     logs.mkdir(parents=True)
     said = "/var/spool/slurmd/job7/slurm_script: line 3: /home/me/dara/.venv/bin/python: No such file or directory"
@@ -167,7 +149,7 @@ def test_a_job_that_ended_before_its_training_began_is_seen(flow, workflow_runs,
 
 
 def test_an_evaluation_that_failed_stands_behind_its_trained_run(flow):
-    run = min(flow.plan.runs)
+    run = min(flow.matrix.runs)
     finish(flow, run)
     assert run_status(flow, run).note == "not evaluated yet"
     (benchmark,) = flow.benchmarks_of(run)
@@ -193,10 +175,10 @@ def test_a_base_model_whose_evaluation_failed_is_named(flow):
     log = flow.paths.root / "logs/score" / f"{base}.laptop_math.log"
     log.parent.mkdir(parents=True)
     log.write_text("dara: no\n")
-    assert f"\n{base}: not evaluated yet: dara: no (log: {log})\n" in status(flow)
+    assert f"\n{base}: not evaluated yet: dara: no (log: {log})\n" in status_text(flow)
 
 
-def prepare(flow: Workflow, rule: str, name: str, log: str) -> Path:
+def prepare(flow: WorkflowPlan, rule: str, name: str, log: str) -> Path:
     """The log of a job that made no manifest."""
     path = flow.paths.root / "logs" / rule / f"{name}.log"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -207,15 +189,15 @@ def prepare(flow: Workflow, rule: str, name: str, log: str) -> Path:
 @pytest.mark.parametrize("rule", ["base_model", "data"])
 def test_runs_whose_base_model_or_data_failed_name_that_job(flow, rule):
     """Each run in a line, and how the log of the job ends once."""
-    run = min(flow.plan.runs)
-    manifest = Path(flow.run_model(run) if rule == "base_model" else flow.run_data(run))
+    run = min(flow.matrix.runs)
+    manifest = Path(inputs(flow, run)["model" if rule == "base_model" else "data"])
     name = manifest.parent.name
     log = prepare(flow, rule, name, "one\ntwo\n\nthree\ndara: the warm start diverged\n")
     found = run_status(flow, run)
     assert (found.state, found.step, found.steps) == ("blocked", 0, 6)
-    assert found.note == f"{rule} of {name} failed (log: {log})"
-    lines = status(flow).splitlines()
-    start = lines.index(f"{rule} of {name} failed (log: {log})")
+    assert found.note == f"{rule} of {name} did not finish (log: {log})"
+    lines = status_text(flow).splitlines()
+    start = lines.index(f"{rule} of {name} did not finish (log: {log})")
     assert [line.strip("| ") for line in lines[start + 1 : start + 5]] == [
         "two",
         "three",
@@ -228,34 +210,25 @@ def test_runs_whose_base_model_or_data_failed_name_that_job(flow, rule):
     assert run_status(flow, run).state == "waiting"
 
 
-@pytest.mark.parametrize(
-    ("last", "alone", "beside_a_workflow"),
-    [
-        ("dara: no such file", "blocked", "blocked"),
-        ("torch.OutOfMemoryError: 9 GiB", "blocked", "blocked"),
-        ("ValueError", "blocked", "blocked"),
-        ("fetching Qwen/Qwen2.5-1.5B-Instruct at revision 989aa7980e4c", "blocked", "waiting"),
-        ("warm start of smoke-tool | step 50/100 | loss 0.1 | 3 s left", "waiting", "waiting"),
-        ("", "waiting", "waiting"),
-    ],
-)
-def test_a_job_at_work_or_killed_has_not_failed(flow, last, alone, beside_a_workflow):
-    run = min(flow.plan.runs)
-    prepare(flow, "base_model", Path(flow.run_model(run)).parent.name, f"{last}\n")
-    assert run_status(flow, run).state == alone
+def test_a_job_may_be_at_work_while_a_workflow_runs_and_one_without_output_has_not_begun(flow):
+    run = min(flow.matrix.runs)
+    log = prepare(flow, "base_model", Path(inputs(flow, run)["model"]).parent.name, "fetching\n")
+    assert run_status(flow, run).state == "blocked"
     with directory_lock(Path(".snakemake/workflow"), seconds=0):
-        assert run_status(flow, run).state == beside_a_workflow
+        assert run_status(flow, run).state == "waiting"
+    log.write_text("\n")
+    assert run_status(flow, run).state == "waiting"
 
 
 def test_a_published_benchmark_that_could_not_be_fetched_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    flow = Workflow(load_preset(ROOT, ROOT / "config/presets/paper.yaml"), ROOT)
+    flow = WorkflowPlan(load_preset(ROOT, ROOT / "config/presets/paper.yaml"), ROOT)
     log = prepare(flow, "benchmark_data", "bfcl_v4", "dara: no network\n")
-    assert [str(job) for job in failed_preparations(flow)] == [f"benchmark_data of bfcl_v4 failed (log: {log})"]
+    assert [str(job) for job in failed_preparations(flow)] == [f"benchmark_data of bfcl_v4 did not finish (log: {log})"]
 
 
 def test_a_begun_run_without_a_log_says_so(flow):
-    run = min(flow.plan.runs)
+    run = min(flow.matrix.runs)
     begin(flow, run, 0)
     assert run_status(flow, run).note == "no log is left"
 
@@ -263,7 +236,7 @@ def test_a_begun_run_without_a_log_says_so(flow):
 def test_cached_runs_are_done(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     files = [ROOT / "config/config.yaml", ROOT / "config/presets/laptop-study.yaml"]
-    flow = Workflow.load(ROOT, merge(read_yaml(files[0]), read_yaml(files[1])), files[1:])
+    flow = WorkflowPlan.load(ROOT, merge(read_yaml(files[0]), read_yaml(files[1])), files[1:])
     run = min(flow.cached)
     found = run_status(flow, run)
     assert (found.state, found.step, found.note) == ("done", found.steps, "from results/cached/")
@@ -311,10 +284,10 @@ def test_the_scratch_of_a_preset_is_where_its_runs_are_looked_for(clone, capsys)
     """It stands in no configuration.json."""
     preset = clone / "config/presets/smoke.yaml"
     preset.write_text(f"{preset.read_text()}\nscratch: fast/disk\n")
-    flow = Workflow(load_preset(clone, preset), clone)
+    flow = WorkflowPlan(load_preset(clone, preset), clone)
     (clone / "results/smoke").mkdir(parents=True)
     (clone / "results/smoke/configuration.json").write_text(flow.configuration_json())
-    work = clone / "fast/disk" / min(flow.plan.runs)
+    work = clone / "fast/disk" / min(flow.matrix.runs)
     work.mkdir(parents=True)
     (work / "metrics.jsonl").write_text('{"step": 1}\n')
     with directory_lock(work, seconds=0):
@@ -324,17 +297,20 @@ def test_the_scratch_of_a_preset_is_where_its_runs_are_looked_for(clone, capsys)
 def test_reuse_is_one_of_three(clone, capsys):
     with pytest.raises(SystemExit):
         last_said(capsys, clone, "--preset", "smoke", "--reuse", "sometimes")
-    assert "argument --reuse: is 'sometimes'; it must be matching, only or none" in capsys.readouterr().err
+    assert "'sometimes' is not one of" in capsys.readouterr().err
+
+
+def test_as_json(clone, capsys):
+    rows = json.loads("\n".join(last_said(capsys, clone, "--preset", "smoke", "--json")))
+    assert [(row["state"], row["step"], row["steps"]) for row in rows] == [("waiting", 0, 6)] * 4
 
 
 def test_small_parts(tmp_path):
     assert not is_held(tmp_path / "lock")
-    assert last_line(tmp_path / "log") is None
+    assert last_lines(None) == last_lines(tmp_path / "log") == ()
     (tmp_path / "log").write_text(" \n")
-    assert last_line(tmp_path / "log") is None
-    assert slurm_said(tmp_path / "log") is None
+    assert last_lines(tmp_path / "log") == ()
     (tmp_path / "log").write_bytes(b"x" * LAST_BYTES + b"\nfour\n\nthree\ntwo  \rone\n\n" + b"y" * 200 + b"\n")
     assert last_lines(tmp_path / "log") == ("two", "one", "y" * 137 + "...")
-    assert last_line(tmp_path / "log") == "y" * 200
-    assert shortened("a" * 140) == "a" * 140
-    assert shortened("a" * 141) == "a" * 137 + "..."
+    (tmp_path / "log").write_text("a" * 140)
+    assert last_lines(tmp_path / "log") == ("a" * 140,)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from dara.cli import main
-from dara.stdout import OutputError, whole_output
+from dara.system import OutputError, whole_output
 from project import ROOT
 from test_workflow import environment
 
@@ -48,7 +48,9 @@ def test_output_that_cannot_be_written_is_one_sentence(arguments, environment):
 @pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&-"])
 def test_closed_output_is_output_that_nobody_wants(tmp_path, closed):
     page = tmp_path / "keys.md"
-    command = f'"{sys.executable}" -m dara keys --out {page} {closed} && "{sys.executable}" -m dara status {closed}'
+    command = (
+        f'"{sys.executable}" -m dara config-docs --out {page} {closed} && "{sys.executable}" -m dara status {closed}'
+    )
     done = subprocess.run(command, shell=True, cwd=ROOT, env=BUFFERED, stderr=subprocess.PIPE, text=True)
     assert (done.stderr, done.returncode) == ("", 0)
     assert page.read_text() == (ROOT / "docs/configuration.md").read_text()
@@ -63,13 +65,12 @@ def test_a_mistake_is_told_whoever_reads(nobody):
 def test_a_pipe_of_the_verbs_own_is_not_its_output(monkeypatch, capsys):
     """A broken connection of a training must be told."""
 
-    def breaks(arguments):
+    def breaks():
         raise BrokenPipeError(32, "Broken pipe")
 
-    monkeypatch.setattr("dara.verbs.people.keys", breaks)
-    monkeypatch.setattr(breaks, "__name__", "keys", raising=False)
+    monkeypatch.setattr("dara.config_docs.keys_page", breaks)
     with pytest.raises(SystemExit) as ended:
-        main(["keys", "--out", "x"])
+        main(["config-docs", "--out", "x"])
     assert ended.value.code == 1
     assert "broken pipe" in capsys.readouterr().err
 

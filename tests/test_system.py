@@ -44,7 +44,9 @@ def test_other_errors_keep_their_own_words(tmp_path):
 
 def test_a_write_that_fails_names_the_disk_that_is_full(capsys):
     """Python does not say which file it was writing to."""
-    assert said(capsys, "keys", "--out", "/dev/full").startswith("dara: /dev: the disk is full; make room (`dara clean")
+    assert said(capsys, "config-docs", "--out", "/dev/full").startswith(
+        "dara: /dev: the disk is full; make room (`dara clean"
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,13 +78,13 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, capsys, name, what):
     (tmp_path / "file").write_text("x")
     (tmp_path / "directory").mkdir()
     (tmp_path / "loop").symlink_to("loop")
-    assert f"dara: {tmp_path / name}: {what}" in said(capsys, "keys", "--out", tmp_path / name)
+    assert f"dara: {tmp_path / name}: {what}" in said(capsys, "config-docs", "--out", tmp_path / name)
 
 
 def test_a_mistake_of_ours_keeps_its_traceback(tmp_path, monkeypatch):
-    monkeypatch.setattr("dara.keys.keys_page", lambda: {}["absent"])
+    monkeypatch.setattr("dara.config_docs.keys_page", lambda: {}["absent"])
     with pytest.raises(KeyError):
-        main(["keys", "--out", str(tmp_path / "keys.md")])
+        main(["config-docs", "--out", str(tmp_path / "keys.md")])
 
 
 def test_a_workflow_says_the_same_before_any_job(capsys):
@@ -164,7 +166,7 @@ def test_a_directory_of_another_user():
         pytest.skip("only root can become another user")
     user = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups"]
     reading = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
-    command = [*user, *reading, sys.executable, "-m", "dara", "keys", "--out", "/root/keys.md"]
+    command = [*user, *reading, sys.executable, "-m", "dara", "config-docs", "--out", "/root/keys.md"]
     here = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(system.__file__).parents[1])}
     done = subprocess.run(command, env=here, capture_output=True, text=True)
     if "setpriv" in done.stderr:

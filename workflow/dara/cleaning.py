@@ -1,12 +1,11 @@
-"""What can be deleted from scratch and logs, by four rules. Results, cached and published ones too, are never touched.
+"""What can be deleted from scratch, by two rules. Results, cached and published ones too, are never touched.
 
-1. What only resuming needs (optimiser states), of a run that is finished: `resume`.
-2. Checkpoints of a run that is scored as every preset that plans it asks (on which benchmarks, at which steps, with
-   the settings that the preset has now), except the last: `checkpoints`. Results of a preset that plans it no longer
-   count with what they were scored on. The scores stay; another benchmark or more steps need the run trained anew.
-3. All work of a run that is not finished and that no preset plans any more, unless a workflow runs here: `unplanned`.
+1. Of a finished run (`finished`): what only resuming needs (optimiser states), and, once it is scored as every preset
+   that plans it asks (on which benchmarks, at which steps, with the settings that the preset has now), all checkpoints
+   but the last. Results of a preset that plans it no longer count with what they were scored on. The scores stay;
+   another benchmark or more steps need the run trained again.
+2. All work of a run that is not finished and that no preset plans any more, unless a workflow runs here: `unplanned`.
    Presets are the files in config/presets/ and every results/*/configuration.json.
-4. Logs that nobody has written to for 30 days; openrlhf.log of a run that is finished among them: `logs`.
 
 A run that trains right now is left alone, and so is work that others share or that nobody is known to own (`owners`).
 `scratch`, `results` and `results/<preset>` may be links to other disks. Any other link is somebody's own: it is deleted
@@ -19,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -27,29 +25,27 @@ from pathlib import Path
 
 from dara import git
 from dara.config import Configuration
-from dara.dag import Workflow
 from dara.evaluation.records import IDENTITY, RESPONSES, SCORES, covers, responses_manifest
 from dara.files import read_json, remove
 from dara.loading import load_all_presets, load_configuration, merge, read_yaml
+from dara.plan import WorkflowPlan
+from dara.preflight import WORKFLOW_LOCK
 from dara.runs import Evaluation, evaluation_id, joined, plan_runs
-from dara.status import WORKFLOW_LOCK, is_held
+from dara.status import is_held
 from dara.store import LockedError, directory_lock, reason_to_keep
 from dara.training.openrlhf.command import STATES, output_of
 from dara.training.run_files import RESUME_ONLY, checkpoints
 
 log = logging.getLogger(__name__)
 
-KEPT_DAYS = 30
-LOG_DIRECTORIES = ("logs/slurm", ".snakemake/log")
 KEPT_TO_PUBLISH = "trainer_state.json"
 """Says that a finished run can be published again from its checkpoints; so it goes with the first of them."""
-ENGINE_LOG = "openrlhf.log"
 MADE = re.compile(
     r"configuration\.json|(snakemake_)?report\.html|\..*\.\d+|"
     "benchmarks|data|figures|inputs|logs|models|runs|scores|tables"
 )
 """What a workflow makes in `results/<preset>/`, with what a killed process left half-written."""
-RULES = ("resume", "checkpoints", "unplanned", "logs", "results")
+RULES = ("finished", "unplanned", "results")
 
 Plans = Mapping[str, Evaluation]
 """Preset -> the evaluation that it plans for a run."""
@@ -64,38 +60,35 @@ class Removal:
     size: int
 
 
-def clean(flow: Workflow, *, dry_run: bool) -> str:
+def clean(plan: WorkflowPlan, *, dry_run: bool) -> str:
     """Delete what the rules allow, for all presets that share the scratch of this one; with `dry_run` only say so.
 
     Returns a table of what is (or would be) deleted, with sizes, and what is kept for the sake of others.
     """
-    removals = find(flow)
+    removals = find(plan)
     if not dry_run:
         for removal in removals:
-            _remove(removal, flow)
-    kept = [kept_line(work, why) for work in _works(flow) if (why := reason_to_keep(work, flow.paths.results))]
+            _remove(removal, plan)
+    kept = [kept_line(work, why) for work in _works(plan) if (why := reason_to_keep(work, plan.paths.results))]
     return "\n".join([*kept, table(removals, dry_run=dry_run)])
 
 
-def find(flow: Workflow, now: float | None = None) -> list[Removal]:
-    """What the rules allow to delete, sorted by path. now: seconds since the epoch, for the age of logs."""
-    presets, now = configurations(flow), time.time() if now is None else now
-    planned = _planned(presets)
+def find(plan: WorkflowPlan) -> list[Removal]:
+    """Return what the rules allow to delete, sorted by path."""
+    planned = planned_evaluations(plan)
     found: list[Removal] = []
-    for work in _works(flow):
-        if is_held(work / "lock") or reason_to_keep(work, flow.paths.results):
+    for work in _works(plan):
+        if is_held(work / "lock") or reason_to_keep(work, plan.paths.results):
             continue
-        manifests = sorted(flow.paths.results.glob(f"*/runs/{work.name}/manifest.json"))
+        manifests = sorted(plan.paths.results.glob(f"*/runs/{work.name}/manifest.json"))
         if manifests:
-            found += [*_finished(work, manifests, planned.get(work.name, {})), *_old([work / ENGINE_LOG], now)]
+            found += _finished(work, manifests, planned.get(work.name, {}))
         elif work.name not in planned and not is_held(WORKFLOW_LOCK):
             found.append(Removal("unplanned", work, size_of(work)))
-    named = {configuration.preset.preset for configuration in presets}
-    found = [removal for removal in found if not _through_link(removal.path, flow.paths.scratch)]
-    return [*found, *_old_logs(sorted(flow.paths.results / name for name in named), now)]
+    return [removal for removal in found if not _through_link(removal.path, plan.paths.scratch)]
 
 
-def clean_results(flow: Workflow, *, dry_run: bool) -> str:
+def clean_results(plan: WorkflowPlan, *, dry_run: bool) -> str:
     """Delete the results of one preset, with the work in scratch that is theirs alone; with `dry_run` only say so.
 
     What the results of another preset have or plan too is kept. Returns a table as `clean` does.
@@ -103,30 +96,30 @@ def clean_results(flow: Workflow, *, dry_run: bool) -> str:
     Raises:
         ValueError: a workflow or a training runs here, or the directory is no workflow's, or holds files of git.
     """
-    _check_deletable(flow)
+    _check_deletable(plan)
     try:
         with directory_lock(WORKFLOW_LOCK.parent, seconds=0):
-            found = list(_of_preset(flow))
+            found = list(_of_preset(plan))
             removals = [entry for entry in found if isinstance(entry, Removal)]
             for removal in () if dry_run else removals:
-                _remove(removal, flow)
+                _remove(removal, plan)
     except LockedError as error:
         raise ValueError(f"results are deleted when no workflow runs here: {error}") from None
     kept = [entry for entry in found if isinstance(entry, str)]
     return "\n".join([*kept, table(removals, dry_run=dry_run)])
 
 
-def _check_deletable(flow: Workflow) -> None:
+def _check_deletable(plan: WorkflowPlan) -> None:
     """ValueError unless the results of the preset are what a workflow made, and nothing is being added to them."""
-    root, told = flow.paths.root, flow.paths.root / "configuration.json"
+    root, told = plan.paths.root, plan.paths.root / "configuration.json"
     if not root.is_dir():
         return
-    if not told.is_file() or read_json(told).get("preset") != flow.configuration.preset.preset:
+    if not told.is_file() or read_json(told).get("preset") != plan.name:
         raise ValueError(
-            f"{root} is not what a workflow of preset {flow.configuration.preset.preset} made: it has no "
+            f"{root} is not what a workflow of preset {plan.name} made: it has no "
             "configuration.json of it; nothing is deleted"
         )
-    same = [path for path in flow.paths.results.iterdir() if path != root and path.is_dir() and path.samefile(root)]
+    same = [path for path in plan.paths.results.iterdir() if path != root and path.is_dir() and path.samefile(root)]
     if same:
         raise ValueError(f"{root} and {same[0]} are one directory; nothing is deleted, remove one of the links first")
     try:
@@ -137,23 +130,23 @@ def _check_deletable(flow: Workflow) -> None:
         raise ValueError(
             f"{root} holds {len(kept)} files that are kept in git (the first: {kept[0]}); nothing is deleted"
         )
-    running = [path.name for path in root.glob("runs/*") if is_held(flow.paths.scratch / path.name / "lock")]
+    running = [path.name for path in root.glob("runs/*") if is_held(plan.paths.scratch / path.name / "lock")]
     if running:
         raise ValueError(f"{running[0]} is training; results are deleted when none of their runs is")
 
 
-def _of_preset(flow: Workflow) -> Iterator[Removal | str]:
+def _of_preset(plan: WorkflowPlan) -> Iterator[Removal | str]:
     """What `clean_results` deletes, the results last, and lines of what it keeps."""
-    root, scratch = flow.paths.root, flow.paths.scratch
-    needed = _needed_elsewhere(flow)
+    root, scratch = plan.paths.root, plan.paths.scratch
+    needed = _needed_elsewhere(plan)
     # Base models have no record of who starts from them.
     outside = not scratch.resolve().is_relative_to(Path.cwd())
-    shared = outside or any(reason_to_keep(work, flow.paths.results) for work in _works(flow))
+    shared = outside or any(reason_to_keep(work, plan.paths.results) for work in _works(plan))
     for path in sorted(root.glob("runs/*")):
         work = scratch / path.name
         if not work.is_dir():
             continue
-        why = reason_to_keep(work, flow.paths.results) or needed.get(path.name)
+        why = reason_to_keep(work, plan.paths.results) or needed.get(path.name)
         yield kept_line(work, why) if why else Removal("results", work, size_of(work))
     for path in sorted(root.glob("models/*")):
         model = scratch / "models" / path.name
@@ -168,52 +161,48 @@ def _of_preset(flow: Workflow) -> Iterator[Removal | str]:
     yield from (Removal("results", path, size_of(path)) for path in removed)
 
 
-def _needed_elsewhere(flow: Workflow) -> dict[str, str]:
+def _needed_elsewhere(plan: WorkflowPlan) -> dict[str, str]:
     """Runs and base models that other presets with results here have or plan, and whose they are."""
-    own, needed = flow.paths.root, {}
-    for path in sorted(flow.paths.results.glob("*/*/*")):
+    own, needed = plan.paths.root, {}
+    for path in sorted(plan.paths.results.glob("*/*/*")):
         if path.parent.name in ("runs", "models") and path.parents[1] != own:
             needed[path.name] = f"{path.parents[1]} has it too"
-    for configuration in configurations(flow):
-        results = flow.paths.results / configuration.preset.preset
+    for configuration in configurations(plan):
+        results = plan.paths.results / configuration.preset.preset
         if results != own and results.is_dir():
-            plan = plan_runs(configuration)
-            needed |= dict.fromkeys([*plan.runs, *plan.models], f"preset {results.name} plans it too")
+            matrix = plan_runs(configuration)
+            needed |= dict.fromkeys([*matrix.runs, *matrix.models], f"preset {results.name} plans it too")
     return needed
 
 
-def configurations(flow: Workflow) -> list[Configuration]:
+def configurations(plan: WorkflowPlan) -> list[Configuration]:
     """Presets: those of config/presets/, of this workflow, and of earlier workflows here.
 
     Raises ConfigurationError where a results/<preset>/configuration.json is no longer readable: nothing is deleted
     before it is known what it plans.
     """
-    found: list[Configuration] = [flow.configuration, *load_all_presets(flow.root).values()]
-    default = flow.root / "config" / "config.yaml"
-    for path in sorted(flow.paths.results.glob("*/configuration.json")):
+    found: list[Configuration] = [plan.configuration, *load_all_presets(plan.root).values()]
+    default = plan.root / "config" / "config.yaml"
+    for path in sorted(plan.paths.results.glob("*/configuration.json")):
         values = merge(read_yaml(default), read_json(path))
-        found.append(load_configuration(flow.root, values, [default, path]))
+        found.append(load_configuration(plan.root, values, [default, path]))
     return found
 
 
-def planned_evaluations(flow: Workflow) -> dict[str, dict[str, Evaluation]]:
-    """The runs that any preset plans, and how it plans to evaluate them. See `configurations` for errors."""
-    return _planned(configurations(flow))
-
-
-def _planned(presets: Iterable[Configuration]) -> dict[str, dict[str, Evaluation]]:
+def planned_evaluations(plan: WorkflowPlan) -> dict[str, dict[str, Evaluation]]:
+    """Return the runs that any preset plans, and how it plans to evaluate them. See `configurations` for errors."""
     planned: dict[str, dict[str, Evaluation]] = {}
-    for configuration in presets:
-        plan, name = plan_runs(configuration), configuration.preset.preset
-        for run in plan.runs:
+    for configuration in configurations(plan):
+        matrix, name = plan_runs(configuration), configuration.preset.preset
+        for run in matrix.runs:
             plans = planned.setdefault(run, {})
-            plans[name] = joined(plans.get(name, {}), plan.evaluations[run])
+            plans[name] = joined(plans.get(name, {}), matrix.evaluations[run])
     return planned
 
 
-def _works(flow: Workflow) -> list[Path]:
+def _works(plan: WorkflowPlan) -> list[Path]:
     """The directories of runs in scratch, sorted."""
-    return sorted(path for path in flow.paths.scratch.glob("*") if _is_run(path))
+    return sorted(path for path in plan.paths.scratch.glob("*") if _is_run(path))
 
 
 def _is_run(path: Path) -> bool:
@@ -227,21 +216,19 @@ def _through_link(path: Path, base: Path) -> bool:
 
 
 def _finished(work: Path, manifests: list[Path], plans: Plans) -> list[Removal]:
-    """Rules 1 and 2 for a run whose results are published; plans: what is planned for it, nothing if it is not."""
+    """Return what rule 1 deletes of a run; plans: what is planned for it, nothing if it is not."""
     content = read_json(manifests[0])
     if content["outcome"] != "completed":  # a diverged run is rare, and worth a look
         return []
     saved = checkpoints(work)
     scored = _scored(manifests, content["checkpoints"], plans)
     removed = [step for step in saved if step != max(saved)] if scored else []
-    found = [Removal("checkpoints", saved[step], size_of(saved[step])) for step in removed]
-    for step, checkpoint in saved.items():
-        names = [name for name in RESUME_ONLY if name != KEPT_TO_PUBLISH or removed]
-        files = [checkpoint / name for name in names if step not in removed and (checkpoint / name).is_file()]
-        found += [Removal("resume", path, size_of(path)) for path in files]
+    names = [name for name in RESUME_ONLY if name != KEPT_TO_PUBLISH or removed]
+    left = [saved[step] / name for step in saved if step not in removed for name in names]
     # The empty directory of a state stays: with it the finished run can be published again.
     states = sorted((output_of(work) / STATES).glob("global_step*/*"))
-    return found + [Removal("resume", path, size_of(path)) for path in states]
+    paths = [*(saved[step] for step in removed), *(path for path in left if path.is_file()), *states]
+    return [Removal("finished", path, size_of(path)) for path in paths]
 
 
 def _scored(manifests: list[Path], saved: Iterable[str], plans: Plans) -> bool:
@@ -270,28 +257,14 @@ def _scored_whole(scores: Path) -> bool:
     )
 
 
-def _old_logs(results: Iterable[Path], now: float) -> list[Removal]:
-    """Old logs of workflows, and of the presets with these results."""
-    places = [(Path(), Path(name)) for name in LOG_DIRECTORIES] + [(root, root / "logs") for root in results]
-    files = [(base, path) for base, directory in places for path in sorted(directory.rglob("*.log"))]
-    return _old([path for base, path in files if not _through_link(path, base)], now)
-
-
-def _old(files: Iterable[Path], now: float) -> list[Removal]:
-    old = [path for path in files if path.is_file() and path.lstat().st_mtime < now - KEPT_DAYS * 86400]
-    return [Removal("logs", path, size_of(path)) for path in old]
-
-
-def _remove(removal: Removal, flow: Workflow) -> None:
+def _remove(removal: Removal, plan: WorkflowPlan) -> None:
     """Delete one thing. A run's files are deleted under its lock, so that no training begins meanwhile."""
-    path, scratch = removal.path, flow.paths.scratch
+    path, scratch = removal.path, plan.paths.scratch
     work = scratch / path.relative_to(scratch).parts[0] if path.is_relative_to(scratch) else None
     locked = work is not None and _is_run(work) and not work.is_symlink()
     try:
         with directory_lock(work, seconds=0) if locked else nullcontext():
-            if (
-                path == flow.paths.root
-            ):  # it may be a link to another disk, on which nothing is but what a workflow made
+            if path == plan.paths.root:  # it may be a link to another disk, with nothing but what a workflow made
                 remove(path.resolve())
             remove(path)
     except LockedError:

@@ -18,10 +18,6 @@ from dara.benchmarks import definition, names_of
 from dara.rewards import REWARDS
 from dara.specs import (
     KL,
-    NORMALIZATION,
-    PRECISION,
-    SAMPLER_SEED,
-    AnyData,
     AnyModel,
     Architecture,
     Benchmark,
@@ -35,25 +31,22 @@ from dara.specs import (
     Model,
     ModelSpec,
     Name,
-    Normalization,
     Optimizer,
     OutputName,
     OwnData,
     PathText,
     Positive,
     PositiveFloat,
-    Precision,
     Revision,
-    RolloutSampling,
     RunSpec,
     Sampling,
     Seed,
     Share,
     Task,
+    TrainingSettings,
     WarmStart,
     check_choice,
     check_data,
-    check_groups,
     check_rewards,
 )
 from dara.table_options import TableEntry
@@ -124,23 +117,15 @@ class Resources(Model):
         return math.ceil(self.hours * 60)
 
     @property
-    def evaluation_cpus(self) -> int:
-        """CPU cores of an evaluation: its share of a training's, by GPUs."""
-        return max(1, round(self.cpus * self._evaluation_share))
-
-    @property
-    def evaluation_memory_mb(self) -> int:
-        """Main memory of an evaluation: the same share."""
-        return math.ceil(self.memory_mb * self._evaluation_share)
-
-    @property
-    def _evaluation_share(self) -> float:
-        return self.evaluation_gpus / self.gpus if self.gpus and self.evaluation_gpus else 1.0
-
-    @property
-    def evaluation_minutes(self) -> int:
-        """Time limit of an evaluation job."""
-        return math.ceil(self.evaluation_hours * 60)
+    def evaluation(self) -> Resources:
+        """Return what an evaluation asks for: of CPU cores and memory its share of a training's, by GPUs."""
+        share = self.evaluation_gpus / self.gpus if self.gpus and self.evaluation_gpus else 1.0
+        return Resources(
+            gpus=self.evaluation_gpus,
+            cpus=max(1, round(self.cpus * share)),
+            memory_gb=math.ceil(self.memory_mb * share) / 1000,
+            hours=self.evaluation_hours,
+        )
 
 
 class ModelEntry(Model):
@@ -215,25 +200,12 @@ class Experiment(Model):
                 raise ValueError(f"reward_functions: {name!r} {why}; name an own reward of `rewards`")
 
 
-class TaskSettings(Model):
+class TaskSettings(TrainingSettings):
     """A task at the scale of a preset: its data, its training and its evaluation."""
 
-    data: AnyData
-    reward_params: dict[str, dict[str, float]] = Field(default={}, description="parameters of the rewards")
-    prompts_per_step: Positive = Field(description="prompts a rollout batch (B)")
-    steps: Positive = Field(description="rollout batches of a run")
-    checkpoint_every: Positive = Field(10, description="steps between checkpoints; the last step is always one")
-    sampling: RolloutSampling = Field(description="sampling of the rollouts")
-    optimizer: Optimizer
     benchmark: Benchmark
     further_benchmarks: tuple[Benchmark, ...] = Field((), description="other benchmarks of the task")
     validation: Benchmark | None = Field(None, description="the training rewards on rows that are never trained on")
-    final_normalization: Normalization = Field("own", description=NORMALIZATION)
-    kl: KL = Field(KL(), description="penalty on the divergence from the base model")
-    entropy_coefficient: float = Field(0.0, ge=0, description="weight of the entropy bonus in the loss")
-    filter: Filter | None = Field(None, description="dynamic sampling; none: every group is trained on")
-    precision: Precision = Field("float32", description=PRECISION)
-    sampler_seed: Seed | None = Field(None, description=SAMPLER_SEED)
 
     @property
     def benchmarks(self) -> tuple[Benchmark, ...]:
@@ -242,7 +214,6 @@ class TaskSettings(Model):
 
     @model_validator(mode="after")
     def _consistent(self) -> TaskSettings:
-        check_groups(self.prompts_per_step, self.optimizer.updates_per_step)
         names = [one.name for one in self.benchmarks]
         if len(set(names)) != len(names):
             raise ValueError(f"further_benchmarks: a benchmark is there twice: {', '.join(names)}")

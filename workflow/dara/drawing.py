@@ -6,6 +6,7 @@ there: tables need no Matplotlib.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from dara.analysis.figures import draw_figure
@@ -15,47 +16,54 @@ from dara.analysis.view import View
 from dara.analysis.view_published import PublishedView
 from dara.analysis.view_runs import RunsView
 from dara.config import Experiment, MethodEntry
-from dara.dag import Workflow
 from dara.loading import read_methods
 from dara.outputs import Outputs
+from dara.plan import WorkflowPlan
 from dara.table_options import ScoreTable
 
 
-def table(flow: Workflow, output: str) -> None:
-    """Write a table of a preset."""
-    experiment, entry = flow.outputs.owner("tables", output)
-    _table((_ours(flow, experiment),), entry, flow.paths.root / "tables" / output, _settings(flow, entry))
+def table(plan: WorkflowPlan, names: Sequence[str]) -> None:
+    """Write tables of a preset."""
+    for output in names:
+        experiment, entry = plan.outputs.owner("tables", output)
+        _table((_ours(plan, experiment),), entry, plan.outputs.stem("tables", output), _settings(plan, entry))
 
 
-def figure(flow: Workflow, output: str) -> None:
-    """Write a figure of a preset."""
-    experiment, module = flow.outputs.owner("figures", output)
-    _figure(_ours(flow, experiment), module, flow.paths.root / "figures" / output)
+def figure(plan: WorkflowPlan, names: Sequence[str]) -> None:
+    """Write figures of a preset."""
+    for output in names:
+        experiment, module = plan.outputs.owner("figures", output)
+        _figure(_ours(plan, experiment), module, plan.outputs.stem("figures", output))
 
 
-def side_by_side(flow: Workflow, output: str) -> None:
-    """Write a table of a preset that has the published numbers too."""
-    experiment, entry = flow.outputs.owner("side_by_side", output)
-    theirs = flow.published.experiments[experiment.experiment]
-    views = _ours(flow, experiment), _theirs(flow.paths.published, theirs, flow.configuration.methods)
-    _table(views, entry, flow.paths.root / "tables" / f"{output}_side_by_side", _settings(flow, entry))
+def side_by_side(plan: WorkflowPlan, names: Sequence[str]) -> None:
+    """Write tables of a preset that have the published numbers too."""
+    for output in names:
+        experiment, entry = plan.outputs.owner("side_by_side", output)
+        theirs = plan.published.experiments[experiment.experiment]
+        views = _ours(plan, experiment), _theirs(plan.paths.published, theirs, plan.configuration.methods)
+        _table(views, entry, plan.outputs.stem("side_by_side", output), _settings(plan, entry))
 
 
-def published_table(root: Path, directory: Path, output: str) -> None:
-    """Write a table of the published numbers in `<directory>/data/` into `<directory>/tables/`."""
-    experiment, entry = Outputs.of_published(root, directory).owner("tables", output)
-    _table((_theirs(directory, experiment, read_methods(root)),), entry, directory / "tables" / output, {})
+def published_table(root: Path, directory: Path, names: Sequence[str]) -> None:
+    """Write tables of the published numbers in `<directory>/data/` into `<directory>/tables/`."""
+    outputs = Outputs.of_published(root, directory)
+    for output in names:
+        experiment, entry = outputs.owner("tables", output)
+        _table((_theirs(directory, experiment, read_methods(root)),), entry, outputs.stem("tables", output), {})
 
 
-def published_figure(root: Path, directory: Path, output: str) -> None:
-    """Write a figure of them into `<directory>/figures/`."""
-    experiment, module = Outputs.of_published(root, directory).owner("figures", output)
-    _figure(_theirs(directory, experiment, read_methods(root)), module, directory / "figures" / output)
+def published_figure(root: Path, directory: Path, names: Sequence[str]) -> None:
+    """Write figures of them into `<directory>/figures/`."""
+    outputs = Outputs.of_published(root, directory)
+    for output in names:
+        experiment, module = outputs.owner("figures", output)
+        _figure(_theirs(directory, experiment, read_methods(root)), module, outputs.stem("figures", output))
 
 
-def _ours(flow: Workflow, experiment: Experiment) -> RunsView:
-    preset = flow.configuration.preset.preset
-    return RunsView(FrameFiles(flow.paths.frames), experiment, flow.configuration.methods, preset)
+def _ours(plan: WorkflowPlan, experiment: Experiment) -> RunsView:
+    preset = plan.configuration.preset.preset
+    return RunsView(FrameFiles(plan.paths.frames), experiment, plan.configuration.methods, preset)
 
 
 def _theirs(directory: Path, experiment: Experiment, methods: dict[str, MethodEntry]) -> PublishedView:
@@ -75,6 +83,6 @@ def _table(views: tuple[View, ...], entry: str | ScoreTable, stem: Path, setting
     render_table(build_table(entry, *views, **settings), stem)
 
 
-def _settings(flow: Workflow, entry: str | ScoreTable) -> dict:
-    """The settings of runs stand in the preset, not in their numbers."""
-    return {"preset": flow.configuration.preset} if entry == "hyperparameters" else {}
+def _settings(plan: WorkflowPlan, entry: str | ScoreTable) -> dict:
+    """Return the settings of runs, which the preset has and their numbers have not."""
+    return {"preset": plan.configuration.preset} if entry == "hyperparameters" else {}

@@ -24,6 +24,60 @@ does, as is a table of scores. Curves need more than one step beside the base mo
 
 
 @dataclass(frozen=True)
+class Drawing:
+    """What one job draws: the tables or figures of one kind, as most of its time is the import of libraries."""
+
+    kind: str
+    module: str
+    ids: tuple[str, ...]
+    settings: list[str]
+    """The configuration files that they are made from, so that an edit (a label) makes them again."""
+    stems: tuple[Path, ...]
+
+    @property
+    def rule(self) -> str:
+        """Return the name of the rule: the kind and the module."""
+        return f"{self.kind}_{self.module}"
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """Return the ends of the files."""
+        return FORMS[self.kind]
+
+    @property
+    def function(self) -> str:
+        """Return the function of `dara.drawing` that draws them."""
+        return "side_by_side" if self.kind == "side_by_side" else self.noun
+
+    @property
+    def command(self) -> str:
+        """Return the command that draws them, without its last argument."""
+        return " ".join([self.function.replace("_", "-"), *self.ids])
+
+    @property
+    def path(self) -> str:
+        """Return the function (MODULE:FUNCTION) that makes the tables or draws the figures."""
+        if self.kind == "figures":
+            return f"dara.analysis.figures.{FIGURES[self.module]}"
+        return f"dara.analysis.tables.{(SIDE_BY_SIDE if self.kind == 'side_by_side' else TABLES)[self.module]}"
+
+    @property
+    def noun(self) -> str:
+        """Return table or figure."""
+        return "figure" if self.kind == "figures" else "table"
+
+    @property
+    def shown(self) -> list[tuple[str, str]]:
+        """Return label and file of what Snakemake's report shows: of a table its Markdown, of a figure its PNG."""
+        beside = ", ours beside the published" if self.kind == "side_by_side" else ""
+        return [(f"{name}{beside}", file) for name, file in zip(self.ids, self.files(self.forms[0]), strict=True)]
+
+    def files(self, form: str) -> list[str]:
+        """Return the files of one form, such as svg."""
+        return [f"{stem}.{form}" for stem in self.stems]
+
+
+@dataclass(frozen=True)
 class Outputs:
     """What some experiments draw: those of a preset from its runs, or the published ones from the authors' numbers.
 
@@ -70,21 +124,46 @@ class Outputs:
                 return experiment, getattr(experiment, kind)[output]
         raise ConfigurationError(f"{self.owner_name} has no {kind}.{output}; it has {', '.join(self.ids(kind))}")
 
-    def module(self, kind: str, output: str) -> str:
-        """The function (MODULE:FUNCTION) that draws a figure or makes a table."""
-        entry = self.owner(kind, output)[1]
-        if kind == "figures":
-            return f"dara.analysis.figures.{FIGURES[entry]}"
-        return f"dara.analysis.tables.{(SIDE_BY_SIDE if kind == 'side_by_side' else TABLES)[table_name(entry)]}"
+    def drawings(self) -> list[Drawing]:
+        """Return all outputs by kind and module."""
+        return [drawing for kind in FORMS for drawing in self._drawings(kind)]
 
-    def settings(self, kind: str, output: str) -> list[str]:
-        """The configuration files that an output is made from, so that an edit (a label) makes it again."""
-        return self._in_config(self.configured[self.owner(kind, output)[0].experiment], "methods.yaml")
+    def _drawings(self, kind: str) -> list[Drawing]:
+        made: dict[str, dict[str, str]] = {}
+        for experiment in self.experiments.values():
+            for output, entry in getattr(experiment, kind).items():
+                module = entry if kind == "figures" else table_name(entry)
+                made.setdefault(module, {})[output] = self.configured[experiment.experiment]
+        return [
+            Drawing(
+                kind,
+                module,
+                tuple(own),
+                self._in_config(*dict.fromkeys(own.values()), "methods.yaml"),
+                tuple(self.stem(kind, output) for output in own),
+            )
+            for module, own in made.items()
+        ]
+
+    def stem(self, kind: str, output: str) -> Path:
+        """Return the files of an output without their ends."""
+        folder = self.directory / ("figures" if kind == "figures" else "tables")
+        return folder / (f"{output}_side_by_side" if kind == "side_by_side" else output)
 
     @property
     def definitions(self) -> list[str]:
         """The configuration files of all experiments."""
         return self._in_config(*dict.fromkeys(self.configured.values()))
+
+    @property
+    def data(self) -> list[str]:
+        """Return the files of numbers beside them."""
+        return sorted(map(str, (self.directory / "data").glob("*.csv")))
+
+    @property
+    def sources(self) -> list[str]:
+        """Return the files that all of them are made from."""
+        return [*self.data, *self.definitions]
 
     @property
     def files(self) -> list[str]:
@@ -93,9 +172,7 @@ class Outputs:
 
     def files_of(self, kind: str) -> list[str]:
         """Every file of a kind."""
-        folder = self.directory / ("figures" if kind == "figures" else "tables")
-        suffix = "_side_by_side" if kind == "side_by_side" else ""
-        return [str(folder / f"{output}{suffix}.{form}") for output in self.ids(kind) for form in FORMS[kind]]
+        return [f"{self.stem(kind, output)}.{form}" for output in self.ids(kind) for form in FORMS[kind]]
 
     def _in_config(self, *names: str) -> list[str]:
         return [os.path.relpath(self.root / "config" / name) for name in names]

@@ -1,55 +1,92 @@
-"""What must be there before a job runs: environments, what is fetched, and cached runs where nothing may be trained."""
+"""What must be right before a job runs: profiles, GPUs, environments, what is fetched, cached runs, a free clone.
+
+`check_settings` runs while Snakemake reads the rules, so a dry run reports its mistakes too; `start_jobs` runs in
+`onstart`, which Snakemake calls only where jobs will run.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dara.benchmarks import names_of
 from dara.engines import ENGINES
-from dara.loading import ConfigurationError, read_yaml
-from dara.profiles import gpus_asked
+from dara.loading import ConfigurationError, check_method_parameters, read_yaml
+from dara.profiles import Asked, check_profile_files, check_resources, check_rule_names, gpus_asked, setting_of
 from dara.runs import evaluation_id
-from dara.snakemake_command import Command
 from dara.specs import HubData, HubModel
+from dara.store import LockedError, directory_lock
 from dara.system import sentence
 
 if TYPE_CHECKING:
-    from dara.dag import Workflow
+    from dara.plan import WorkflowPlan
 
 
+WORKFLOW_LOCK = Path(".snakemake/workflow/lock")
 SLURM_PROGRAMS = ("sbatch", "squeue", "scancel")
 SLURM_SECONDS = 60
 
-
-def check_before_jobs(flow: Workflow, command: Command) -> None:
-    """ConfigurationError for the first thing without which a job would fail, be lost, or wait in vain."""
-    check_slurm(command)
-    check_hardware(flow)
-    check_trackers(flow)
-    check_environments(flow)
-    check_available(flow)
+_held = ExitStack()  # closed by the end of the process, as a workflow's lock should be
 
 
-def check_slurm(command: Command) -> None:
-    """ConfigurationError where jobs are to be submitted to Slurm and no Slurm answers from this machine."""
-    if command.options.executor != "slurm":
+def check_settings(plan: WorkflowPlan, workflow: Any) -> None:
+    """Raise ConfigurationError for the first mistake in methods, profiles or numbers of GPUs.
+
+    workflow: Snakemake's own, which knows the resources of all profiles and of the command line.
+    """
+    check_method_parameters(plan.configuration)
+    check_profile_files(plan.root)
+    settings = workflow.resource_settings
+    check_rule_names(plan.root, settings)
+    check_gpus(plan, settings.overwrite_resources)
+
+
+def start_jobs(plan: WorkflowPlan, workflow: Any) -> None:
+    """Hold the clone until this process ends, and check what jobs will need.
+
+    The lock is the kernel's: it dies with its process, so nothing is left to unlock after a crash. The profiles turn
+    off Snakemake's own lock, whose files stay behind.
+
+    Raises:
+        ConfigurationError: another workflow runs here, or something is missing without which a job would fail, be
+            lost, or wait in vain.
+    """
+    try:
+        _held.enter_context(directory_lock(WORKFLOW_LOCK.parent, seconds=0))
+    except LockedError as error:
+        raise ConfigurationError(
+            f"Another workflow runs in this clone: {error}. `snakemake -n` works beside it, and so does a second clone."
+        ) from None
+    if workflow.touch:
         return
-    where = f"{command.origins.get('executor', 'command line')}: executor slurm"
+    executor = workflow.executor_plugin.name
+    check_resources(executor, workflow.resource_settings)
+    if executor == "slurm":
+        check_slurm(workflow.executor_settings.status_command)
+    plan.make_directories()
+    check_hardware(plan)
+    check_trackers(plan)
+    check_environments(plan)
+    check_available(plan)
+
+
+def check_slurm(status_command: str | None) -> None:
+    """ConfigurationError where no Slurm answers from this machine. status_command: how the executor asks for jobs."""
+    where = "executor slurm"
     absent = [program for program in SLURM_PROGRAMS if shutil.which(program) is None]
     if absent:
         raise ConfigurationError(
             f"{where}: {', '.join(absent)} not found on this machine; start the workflow on a login node of the "
             "cluster (where a module loads Slurm, after `module load`), or run it here: --profile profiles/local"
         )
-    sacct = command.options.slurm_status_command == "sacct" and shutil.which("sacct")
+    sacct = status_command == "sacct" and shutil.which("sacct")
     question = ["sacct" if sacct else "squeue", "--noheader", "--name", "none"]  # as the executor asks, again and again
     try:
         said = subprocess.run(question, capture_output=True, text=True, timeout=SLURM_SECONDS, check=False)
@@ -62,103 +99,98 @@ def check_slurm(command: Command) -> None:
         raise ConfigurationError(f"{where}: Slurm does not answer `{question[0]}` on this machine: {reason}")
 
 
-def check_targets(flow: Workflow, command: Command) -> None:
-    """ConfigurationError for a file of another preset, which no rule of this workflow makes."""
-    own, results = flow.configuration.preset.preset, flow.paths.results.absolute()
-    for target in command.options.targets:
-        path = Path(os.path.abspath(target))
-        name = path.relative_to(results).parts[0] if path.is_relative_to(results) and path != results else own
-        if name != own and (flow.root / "config" / "presets" / f"{name}.yaml").is_file():
-            raise ConfigurationError(
-                f"{target} belongs to preset {name}, and this workflow is of preset {own}; choose the other one: "
-                f"--configfile config/presets/{name}.yaml -- {target}"
-            )
+def refuse_other_preset(plan: WorkflowPlan, preset: str, file: str) -> None:
+    """Raise ConfigurationError for a file of another preset, which no rule of this workflow makes."""
+    target = plan.paths.results / preset / file
+    raise ConfigurationError(
+        f"{target} belongs to preset {preset}, and this workflow is of preset {plan.name}; "
+        f"choose the other one: --configfile config/presets/{preset}.yaml -- {target}"
+    )
 
 
-def check_available(flow: Workflow) -> None:
+def check_available(plan: WorkflowPlan) -> None:
     """ConfigurationError that lists published data and models which are neither here nor within reach."""
-    models = [spec for spec in flow.plan.models.values() if isinstance(spec, HubModel)]
-    data = [spec for spec in flow.plan.data.values() if isinstance(spec, HubData)]
-    if flow.reuse == "only" or not (models or data):
+    models = [spec for spec in plan.matrix.models.values() if isinstance(spec, HubModel)]
+    data = [spec for spec in plan.matrix.data.values() if isinstance(spec, HubData)]
+    if plan.reuse == "only" or not (models or data):
         return
     from dara.data import hub
     from dara.data.prepare import files_of, files_of_benchmark
 
-    benchmarks = {item.name for run in flow.plan.runs for item in flow.benchmarks_of(run)} & {*names_of("published")}
+    benchmarks = {item.name for run in plan.matrix.runs for item in plan.benchmarks_of(run)} & {*names_of("published")}
     sources = [name for spec in data for name in files_of(spec)]
     sources += [name for benchmark in benchmarks for name in files_of_benchmark(benchmark)]
-    fetch = hub.fetch_as_configured(flow.root, json.loads(flow.fetching))
+    fetch = hub.fetch_as_configured(plan.root, json.loads(plan.fetching))
     try:
         hub.check_available(sources, [(spec.hub, spec.revision) for spec in models], fetch)
     except ValueError as error:
-        raise ConfigurationError(f"preset {flow.configuration.preset.preset}: {error}") from None
+        raise ConfigurationError(f"preset {plan.name}: {error}") from None
 
 
-def check_environments(flow: Workflow) -> None:
+def check_environments(plan: WorkflowPlan) -> None:
     """ConfigurationError if an environment that trains or generates is not there."""
-    preset = flow.configuration.preset
-    engines = {spec.engine for run, spec in flow.plan.runs.items() if run not in flow.cached}
+    preset = plan.configuration.preset
+    engines = {spec.engine for run, spec in plan.matrix.runs.items() if run not in plan.cached}
     needed = {"training": preset.training_environment} if any(ENGINES[name].program for name in engines) else {}
     needed["evaluation"] = preset.evaluation_environment
     for stage, environment in needed.items():
-        if flow.reuse != "only" and environment and not python_of(flow.root / environment).is_file():
+        if plan.reuse != "only" and environment and not python_of(plan.root / environment).is_file():
             raise ConfigurationError(
                 f"{stage}_environment of preset {preset.preset}: {environment} is not there; "
                 "make it with `make openrlhf-cpu` (no GPU) or `make openrlhf-cuda`"
             )
 
 
-def check_hardware(flow: Workflow) -> None:
+def check_hardware(plan: WorkflowPlan) -> None:
     """ConfigurationError for hardware on which a run that is to be made cannot be trained or evaluated."""
-    for run in set(flow.plan.runs) - flow.cached if flow.reuse != "only" else ():
-        spec, resources = flow.plan.runs[run], flow.resources(run)
+    for run in set(plan.matrix.runs) - plan.cached if plan.reuse != "only" else ():
+        spec, resources = plan.matrix.runs[run], plan.resources(run)
         try:
             ENGINES[spec.engine].check_resources(spec, resources)
         except ValueError as error:
-            raise ConfigurationError(f"preset {flow.configuration.preset.preset}: {error}") from None
-        for benchmark in flow.benchmarks_of(run):
+            raise ConfigurationError(f"preset {plan.name}: {error}") from None
+        for benchmark in plan.benchmarks_of(run):
             if benchmark.tensor_parallel > max(resources.evaluation_gpus, 1):
                 raise ConfigurationError(
-                    f"preset {flow.configuration.preset.preset}: benchmark {benchmark.name} has tensor_parallel "
+                    f"preset {plan.name}: benchmark {benchmark.name} has tensor_parallel "
                     f"{benchmark.tensor_parallel}, and an evaluation of {spec.model.name} {resources.evaluation_gpus} "
                     "GPUs; raise evaluation_gpus in its resources, or lower tensor_parallel"
                 )
 
 
-def check_gpus(flow: Workflow, command: Command) -> None:
+def check_gpus(plan: WorkflowPlan, asked: Asked) -> None:
     """ConfigurationError where `set-resources` gives jobs another number of GPUs than what they start will use."""
-    where = f"{command.origins.get('set-resources', 'command line')}: set-resources"
-    for run in sorted(set(flow.plan.runs) - flow.cached) if flow.reuse != "only" else ():
-        spec, used = flow.plan.runs[run], flow.training_gpus(run)
-        asked = gpus_asked(command, "train", used)
-        if ENGINES[spec.engine].program and asked != used:
+    for run in sorted(set(plan.matrix.runs) - plan.cached) if plan.reuse != "only" else ():
+        spec, used = plan.matrix.runs[run], plan.hardware("train", run).gpus
+        given = gpus_asked(asked, "train", used)
+        if ENGINES[spec.engine].program and given != used:
             raise ConfigurationError(
-                f"{where}.train asks for {asked} GPUs, and a training of {spec.model.name} uses {used}: `gpus` of its "
-                "resources in config/models.yaml, where the number is changed"
+                f"{setting_of(plan.root, 'train')} asks for {given} GPUs, and a training of {spec.model.name} uses "
+                f"{used}: `gpus` of its resources in config/models.yaml, where the number is changed"
             )
-        own = flow.resources(run).evaluation_gpus
-        for benchmark in flow.benchmarks_of(run) if own else ():
-            rule = "evaluate_part" if flow.evaluation_parts(run, evaluation_id(benchmark)) else "evaluate"
-            asked = gpus_asked(command, rule, own)
-            if asked < benchmark.tensor_parallel:
+        own = plan.resources(run).evaluation_gpus
+        for benchmark in plan.benchmarks_of(run) if own else ():
+            rule = "evaluate_part" if plan.parts(run, evaluation_id(benchmark)) else "evaluate"
+            given = gpus_asked(asked, rule, own)
+            if given < benchmark.tensor_parallel:
                 raise ConfigurationError(
-                    f"{where}.{rule} asks for {asked} GPUs, and benchmark {benchmark.name} needs "
+                    f"{setting_of(plan.root, rule)} asks for {given} GPUs, and benchmark {benchmark.name} needs "
                     f"{benchmark.tensor_parallel} (its tensor_parallel) for {spec.model.name}"
                 )
 
 
-def check_trackers(flow: Workflow) -> None:
+def check_trackers(plan: WorkflowPlan) -> None:
     """ConfigurationError if a tracker's package is missing here, where runs of the small engine are made.
 
     Those of OpenRLHF are made in another environment, whose file has both packages.
     """
     from dara.training import run_files
 
-    here = any(not ENGINES[spec.engine].program for run, spec in flow.plan.runs.items() if run not in flow.cached)
+    here = any(not ENGINES[spec.engine].program for run, spec in plan.matrix.runs.items() if run not in plan.cached)
     try:
-        run_files.check_trackers(flow.configuration.preset.trackers if here and flow.reuse != "only" else ())
+        run_files.check_trackers(plan.configuration.preset.trackers if here and plan.reuse != "only" else ())
     except ValueError as error:
-        raise ConfigurationError(f"trackers of preset {flow.configuration.preset.preset}: {error}") from None
+        raise ConfigurationError(f"trackers of preset {plan.name}: {error}") from None
 
 
 def check_preset_of_files(values: Mapping[str, Any], files: Sequence[Path]) -> None:
@@ -178,22 +210,22 @@ def check_preset_of_files(values: Mapping[str, Any], files: Sequence[Path]) -> N
         )
 
 
-def check_cached_only(flow: Workflow) -> None:
+def check_cached_only(plan: WorkflowPlan) -> None:
     """ConfigurationError that names a run which is not cached, where the preset says `reuse: only`."""
-    missing = [run for run in flow.plan.runs if run not in flow.cached]
-    if flow.reuse != "only" or not (missing or flow.outdated):
+    missing = [run for run in plan.matrix.runs if run not in plan.cached]
+    if plan.reuse != "only" or not (missing or plan.outdated):
         return
-    preset = flow.configuration.preset.preset
+    preset = plan.name
     if not missing:
         raise ConfigurationError(
-            f"{len(flow.outdated)} runs and base models in {flow.paths.results}/cached/ (the first: "
-            f"{min(flow.outdated)}) have scores of an older scorer, and `reuse: only` forbids scoring. Score their "
+            f"{len(plan.outdated)} runs and base models in {plan.paths.results}/cached/ (the first: "
+            f"{min(plan.outdated)}) have scores of an older scorer, and `reuse: only` forbids scoring. Score their "
             "responses again by the workflow with `reuse: matching`."
         )
-    named = (flow.root / "config" / "presets" / f"{preset}.yaml").is_file()
+    named = (plan.root / "config" / "presets" / f"{preset}.yaml").is_file()
     with_that = f"`make reproduce PRESET={preset}`" if named else "the workflow with `reuse: matching`"
     raise ConfigurationError(
-        f"{len(missing)} of {len(flow.plan.runs)} runs of preset {preset} are not in {flow.paths.results}/cached/ "
+        f"{len(missing)} of {len(plan.matrix.runs)} runs of preset {preset} are not in {plan.paths.results}/cached/ "
         f"(the first: {missing[0]}), and `reuse: only` forbids training. Train them with {with_that}."
     )
 

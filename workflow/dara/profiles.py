@@ -1,14 +1,17 @@
-"""Mistakes in profiles that Snakemake takes without a word: a key that it ignores, an unknown rule or resource."""
+"""Mistakes in profiles that Snakemake takes without a word: a key that it ignores, an unknown rule or resource.
+
+A profile is a folder of profiles/ with its `config.yaml` and the site files beside it. What comes from elsewhere is
+known only as Snakemake's `ResourceSettings`, which no longer say where a value is from.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dara.loading import check_known, read_yaml
-from dara.snakemake_command import Command
+from dara.loading import ConfigurationError, check_known, read_yaml
 
 MAPPINGS = (
     *("set-threads", "set-resources", "default-resources", "resources", "set-scatter", "set-resource-scopes"),
@@ -22,35 +25,73 @@ SLURM = (
     *("nodes", "mpi", "tasks", "tasks_per_gpu", "tasks_per_node"),
 )
 """What the Slurm executor reads of a job; everything else it passes over."""
-SNAKEMAKES = ("mem", "mem_mib", "disk", "disk_mb", "disk_mib", "tmpdir")
-EXECUTORS = (None, "local", "slurm")
+SNAKEMAKES = ("mem", "mem_mb", "mem_mib", "disk", "disk_mb", "disk_mib", "tmpdir")
+EXECUTORS = ("local", "slurm")
 """Those of which it is known what they read."""
-
+COUNTED = ("gpu", "runtime")
+ELSEWHERE = "command line or profile"
 
 Settings = Mapping[str, list[str]]
 """Key of a profile -> its entries, as they would be on the command line: train=4, train:gpu=4, mem_mb=4000."""
+Asked = Mapping[str, Mapping[str, Any]]
+"""Rule -> resource -> what a profile or the command line makes jobs of the rule ask for."""
 
 
-def check_profiles(command: Command, root: Path) -> None:
-    """ConfigurationError, naming file and key, for the first mistake of the profiles, then of the command line."""
-    sources = {str(path): profile_settings(path) for path in command.profiles}
-    sources["command line"] = command_settings(command)
-    asked = {name for settings in sources.values() for _, name in resources_of(settings)}
-    limited = {name for settings in sources.values() for name in names(settings, "resources")}
-    rules, known = rules_of(root), {*SLURM, *SNAKEMAKES}
-    for where, settings in sources.items():
-        for key in OF_RULES:
-            for rule in names(settings, key):
-                check_known(f"{where}: {key}", rule, rules, "a rule of this workflow")
-        if command.options.executor in EXECUTORS:
-            for key, name in resources_of(settings):
-                check_known(f"{where}: {key}", name, known | limited, "a resource that anything reads")
-            for name in names(settings, "resources"):
-                check_known(f"{where}: resources", name, known | asked, "a resource that a job asks for")
+def check_profile_files(root: Path, folders: Iterable[Path] | None = None) -> None:
+    """Raise ConfigurationError, naming file and key, for the first mistake in a file of profiles/ (or of `folders`)."""
+    rules = rules_of(root)
+    for folder in sorted((root / "profiles").glob("*/")) if folders is None else folders:
+        sources = {path: profile_settings(path) for path in sorted(folder.glob("*.yaml"))}
+        executor = next((name for own in sources.values() for name in own.get("executor", ())), "local")
+        asked = {name for own in sources.values() for _, name in _resources_of(own)}
+        limited = {name for own in sources.values() for name in _names(own, "resources")}
+        for path, own in sources.items():
+            where = _shown(path, root)
+            for key in OF_RULES:
+                _check_rules(f"{where}: {key}", _names(own, key), rules)
+            if executor in EXECUTORS:
+                resources = [(f"{where}: {key}", name) for key, name in _resources_of(own)]
+                _check_resources(
+                    resources, asked, limited, [(f"{where}: resources", n) for n in _names(own, "resources")]
+                )
+
+
+def check_rule_names(root: Path, settings: Any) -> None:
+    """Raise ConfigurationError for an unknown rule in Snakemake's ResourceSettings."""
+    for key, names in (("set-resources", settings.overwrite_resources), ("set-threads", settings.overwrite_threads)):
+        _check_rules(f"{ELSEWHERE}: {key}", names, rules_of(root))
+
+
+def check_resources(executor: str, settings: Any) -> None:
+    """Raise ConfigurationError for a resource in Snakemake's ResourceSettings that this executor does not read."""
+    if executor not in EXECUTORS:
+        return
+    given = [(f"set-resources.{rule}", name) for rule, own in settings.overwrite_resources.items() for name in own]
+    given += [("default-resources", name) for name in settings.default_resources or ()]
+    limited = {name for name in settings.resources if not name.startswith("_")}  # _cores and _nodes are Snakemake's
+    resources = [(f"{ELSEWHERE}: {key}", name) for key, name in given]
+    limits = [(f"{ELSEWHERE}: resources", name) for name in sorted(limited)]
+    _check_resources(resources, {name for _, name in given}, limited, limits)
+
+
+def _check_rules(where: str, names: Iterable[str], rules: list[str]) -> None:
+    for rule in names:
+        check_known(where, rule, rules, "a rule of this workflow")
+
+
+def _check_resources(
+    given: list[tuple[str, str]], asked: set[str], limited: set[str], limits: list[tuple[str, str]]
+) -> None:
+    """Check what jobs ask for, and the limits; each with its place."""
+    known = {*SLURM, *SNAKEMAKES}
+    for where, name in given:
+        check_known(where, name, known | limited, "a resource that anything reads")
+    for where, name in limits:
+        check_known(where, name, known | asked, "a resource that a job asks for")
 
 
 def read_profile(path: Path) -> dict[str, Any]:
-    """The content of a profile's file. ConfigurationError for a mapping that Snakemake drops."""
+    """Return the content of a profile's file. ConfigurationError for a mapping that Snakemake drops."""
     content = read_yaml(path)
     for key, value in content.items():
         if isinstance(value, Mapping) and "__use_yte__" not in content:  # in a template, a condition holds a mapping
@@ -59,7 +100,7 @@ def read_profile(path: Path) -> dict[str, Any]:
 
 
 def profile_settings(path: Path) -> Settings:
-    """What Snakemake takes from a profile. See `read_profile` for errors."""
+    """Return what Snakemake takes from a profile. See `read_profile` for errors."""
     from snakemake.profiles import ProfileConfigFileParser
 
     read_profile(path)
@@ -68,36 +109,86 @@ def profile_settings(path: Path) -> Settings:
     return {key: [value] if isinstance(value, str) else value for key, value in parsed.items()}
 
 
-def command_settings(command: Command) -> Settings:
-    """What a command comes to with all its profiles."""
-    options = vars(command.options)
-    settings = {key: [*(options[key.replace("-", "_")] or ())] for key in (*OF_RULES, "default-resources", "resources")}
-    settings["set-resources"] = [f"{rule}:{name}" for rule, own in options["set_resources"].items() for name in own]
-    return settings
+def set_resources(profiles: Iterable[Path], root: Path) -> dict[str, dict[str, int]]:
+    """Return the gpu and runtime that profiles make rules ask for. A later profile's `set-resources` replace all.
+
+    Args:
+        profiles: directories with a config.yaml, or YAML files.
+        root: the repository.
+
+    Raises:
+        ConfigurationError: a profile is not there, or asks for something that is no number.
+    """
+    asked: dict[str, dict[str, int]] = {}
+    for profile in profiles:
+        path = profile / "config.yaml" if profile.is_dir() else profile
+        rules = read_profile(path).get("set-resources")
+        if rules is None:
+            continue
+        if not isinstance(rules, dict) or not all(isinstance(own, dict) for own in rules.values()):
+            raise ConfigurationError(f"{path}: set-resources: must map rules to resources, such as train: {{gpu: 4}}")
+        _check_rules(f"{path}: set-resources", rules, rules_of(root))
+        asked = {
+            rule: {
+                name: _number(f"{path}: set-resources: {rule}.{name}", name, own[name])
+                for name in COUNTED
+                if name in own
+            }
+            for rule, own in rules.items()
+        }
+    return asked
 
 
-def names(settings: Settings, key: str) -> list[str]:
-    """The names that the entries of a key begin with."""
+def _number(where: str, name: str, value: Any) -> int:
+    """Return a resource as Snakemake understands it: 600, "600", and for a runtime "10h"."""
+    from snakemake.exceptions import WorkflowError
+    from snakemake.resources import Resource
+
+    try:
+        number = Resource.parse_human_friendly(name, value)
+        return int(number)
+    except (ValueError, TypeError, WorkflowError):
+        raise ConfigurationError(
+            f"{where}: must be a number{' of minutes' if name == 'runtime' else ''}, because what is decided when a "
+            f"job is submitted cannot be counted before (given: {value!r})"
+        ) from None
+
+
+def _names(settings: Settings, key: str) -> list[str]:
+    """Return the names that the entries of a key begin with."""
     return [re.split("[:=]", entry)[0] for entry in settings.get(key, ())]
 
 
-def resources_of(settings: Settings) -> list[tuple[str, str]]:
-    """The resources that jobs ask for, each with its place."""
+def _resources_of(settings: Settings) -> list[tuple[str, str]]:
+    """Return the resources that jobs ask for, each with its key."""
     own = [entry.partition(":") for entry in settings.get("set-resources", ())]
     of_rules = [(f"set-resources.{rule}", assigned.partition("=")[0]) for rule, _, assigned in own]
-    return of_rules + [("default-resources", name) for name in names(settings, "default-resources")]
+    return of_rules + [("default-resources", name) for name in _names(settings, "default-resources")]
 
 
 def rules_of(root: Path) -> list[str]:
-    """The names of all rules, those too that `reuse: only` leaves out."""
-    files = [root / "Snakefile", *sorted((root / "workflow" / "rules").glob("*.smk"))]
+    """Return the names of all rules, those too that `reuse: only` leaves out."""
+    files = [*root.glob("Snakefile"), *sorted((root / "workflow" / "rules").glob("*.smk"))]
     return [name for file in files for name in re.findall(r"^ *rule (\w+):", file.read_text(encoding="utf-8"), re.M)]
 
 
-def gpus_asked(command: Command, rule: str, own: int) -> int:
-    """GPUs that the jobs of a rule ask for: `own`, unless `set-resources` names another number."""
-    asked = command.options.set_resources.get(rule, {})
-    said = {name: str(resource.raw).strip("'\"") for name, resource in asked.items()}
+def gpus_asked(asked: Asked, rule: str, own: int) -> int:
+    """Return the GPUs that the jobs of a rule ask for: `own`, unless `set-resources` names another number."""
+    said = {name: str(resource.raw).strip("'\"") for name, resource in asked.get(rule, {}).items()}
     gres = re.fullmatch(r"gpu(?::[\w.]+)??(?::(\d+))?", said.get("gres", ""))
     gpu = said.get("gpu", "")
     return (int(gpu) if gpu.isdecimal() else own) + (int(gres[1] or 1) if gres else 0)
+
+
+def setting_of(root: Path, rule: str) -> str:
+    """Return where `set-resources` of a rule may be from: files of profiles/ that have it, else the command line."""
+    files = [path for path in sorted((root / "profiles").glob("*/*.yaml")) if _sets(path, rule)]
+    return f"{', '.join(_shown(path, root) for path in files) or ELSEWHERE}: set-resources.{rule}"
+
+
+def _sets(path: Path, rule: str) -> bool:
+    return path.stem != "site.example" and rule in _names(profile_settings(path), "set-resources")
+
+
+def _shown(path: Path, root: Path) -> str:
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)

@@ -1,7 +1,8 @@
-"""Runs: the matrix of a preset, the identity of each run, and where its files are."""
+"""Runs: the matrix of a preset, and the identity of each run."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,6 @@ from dara.specs import (
     AnyModel,
     Benchmark,
     Engine,
-    Filter,
     HubData,
     HubModel,
     MethodSpec,
@@ -22,6 +22,7 @@ from dara.specs import (
     OwnData,
     RewardSpec,
     RunSpec,
+    TrainingSettings,
 )
 from dara.store import spec_hash
 
@@ -60,7 +61,7 @@ Evaluation = dict[Benchmark, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunMatrix:
     """The runs of a preset: specifications by run id, and the run ids of each experiment in the matrix's order.
 
     evaluations: of each run id and base id, what any experiment with the run asks for; nothing where none asks.
@@ -83,7 +84,7 @@ class Plan:
         return {model_id(run.model): run.model for run in self.runs.values()}
 
 
-def plan_runs(configuration: Configuration) -> Plan:
+def plan_runs(configuration: Configuration) -> RunMatrix:
     """Expand the matrices of the preset's experiments into runs. Two experiments that need the same run share it."""
     runs: dict[str, RunSpec] = {}
     experiments: dict[str, list[str]] = {}
@@ -97,7 +98,7 @@ def plan_runs(configuration: Configuration) -> Plan:
             own = dict.fromkeys(asked, matrix.evaluate_at or spec.checkpoint_steps)
             evaluations[run] = joined(evaluations.get(run, {}), own)
             evaluations[base] = joined(evaluations.get(base, {}), dict.fromkeys(asked, (0,)))
-    return Plan(runs, experiments, evaluations)
+    return RunMatrix(runs, experiments, evaluations)
 
 
 def joined(one: Mapping[Benchmark, Iterable[int]], other: Mapping[Benchmark, Iterable[int]]) -> Evaluation:
@@ -108,63 +109,49 @@ def joined(one: Mapping[Benchmark, Iterable[int]], other: Mapping[Benchmark, Ite
 
 
 def _expand(configuration: Configuration, experiment: Experiment, matrix: Matrix) -> list[RunSpec]:
-    return [
-        run_spec(
-            configuration,
-            experiment,
-            matrix,
-            model=model,
-            method=method,
-            group_size=group_size,
-            seed=seed,
-            engine=engine,
-        )
-        for engine in matrix.engines or (configuration.preset.engine,)
-        for model in matrix.models
-        for group_size in matrix.group_sizes
-        for method in configuration.methods_of(experiment, matrix)
-        for seed in matrix.seeds
-    ]
+    cells = itertools.product(
+        matrix.engines or (configuration.preset.engine,),
+        matrix.models,
+        matrix.group_sizes,
+        configuration.methods_of(experiment, matrix),
+        matrix.seeds,
+    )
+    return [run_spec(configuration, experiment, matrix, *cell) for cell in cells]
 
 
 def run_spec(
     configuration: Configuration,
     experiment: Experiment,
     matrix: Matrix,
-    *,
-    model: str,
-    method: str,
-    group_size: int,
-    seed: int,
     engine: Engine,
+    model: str,
+    group_size: int,
+    method: str,
+    seed: int,
 ) -> RunSpec:
-    """The specification of one cell of an experiment's matrix."""
+    """Return the specification of one cell of an experiment's matrix."""
     settings, entry = configuration.preset.tasks[experiment.task], configuration.models[model]
-    optimizer = settings.optimizer
+    shared = {name: getattr(settings, name) for name in TrainingSettings.model_fields}
     if matrix.learning_rate is not None:
-        optimizer = optimizer.model_copy(update={"learning_rate": matrix.learning_rate})
+        shared["optimizer"] = settings.optimizer.model_copy(update={"learning_rate": matrix.learning_rate})
+    if settings.filter and entry.filter_rounds:  # the number of rounds that this model needs
+        shared["filter"] = settings.filter.model_copy(update={"max_rounds": entry.filter_rounds})
+    shared |= {
+        "data": _data_spec(settings, entry, configuration.directory),
+        "reward_params": {name: value for name, value in settings.reward_params.items() if name in experiment.rewards},
+        "prompts_per_step": (matrix.responses_per_step or settings.prompts_per_step * group_size) // group_size,
+        "steps": matrix.steps or settings.steps,
+    }
     return RunSpec(
         contract=CONTRACT,
         task=experiment.task,
         rewards=experiment.rewards,
-        reward_params={name: value for name, value in settings.reward_params.items() if name in experiment.rewards},
-        data=_data_spec(settings, entry, configuration.directory),
         model=_model_spec(model, settings, entry),
         method=method_spec(configuration, method),
         group_size=group_size,
-        prompts_per_step=(matrix.responses_per_step or settings.prompts_per_step * group_size) // group_size,
-        steps=matrix.steps or settings.steps,
-        checkpoint_every=settings.checkpoint_every,
-        sampling=settings.sampling,
-        optimizer=optimizer,
         engine=engine,
         seed=seed,
-        final_normalization=settings.final_normalization,
-        kl=settings.kl,
-        entropy_coefficient=settings.entropy_coefficient,
-        filter=_filter(settings, entry),
-        precision=settings.precision,
-        sampler_seed=settings.sampler_seed,
+        **shared,
         reward_functions={
             name: RewardSpec(function=function, source_sha256=source_sha256(function, configuration.directory))
             for name, function in experiment.reward_functions.items()
@@ -187,13 +174,6 @@ def _model_spec(name: str, settings: TaskSettings, entry: ModelEntry) -> AnyMode
     return ModelSpec(name=name, data=settings.data, architecture=entry.architecture, warm_start=entry.warm_start)
 
 
-def _filter(settings: TaskSettings, entry: ModelEntry) -> Filter | None:
-    """The task's filter with the number of rounds that this model needs."""
-    if settings.filter is None or entry.filter_rounds is None:
-        return settings.filter
-    return settings.filter.model_copy(update={"max_rounds": entry.filter_rounds})
-
-
 def method_spec(configuration: Configuration, name: str) -> MethodSpec:
     """The method as runs use it; a user's file enters with its checksum, so that an edited function is a new run."""
     entry = configuration.methods[name]
@@ -212,62 +192,3 @@ def check_source(spec: RunSpec, directory: Path | None) -> None:
                 f"{function} ({kind} {name}) was edited after run {run_id(spec)} was planned; "
                 f"start the workflow again, which plans a new run for the edited {kind}"
             )
-
-
-@dataclass(frozen=True)
-class Paths:
-    """Where the files of a preset are. `results`: what the workflow writes; `scratch`: checkpoints, unfinished work."""
-
-    results: Path
-    preset: str
-    scratch: Path
-
-    @classmethod
-    def of(cls, configuration: Configuration) -> Paths:
-        """The paths of a configuration, relative to the directory the workflow runs in."""
-        preset = configuration.preset
-        return cls(Path(preset.results), preset.preset, Path(preset.scratch))
-
-    @property
-    def root(self) -> Path:
-        """Results of this preset."""
-        return self.results / self.preset
-
-    @property
-    def frames(self) -> Path:
-        """Tidy frames."""
-        return self.root / "data"
-
-    @property
-    def published(self) -> Path:
-        """The authors' numbers, and the tables and figures drawn from them."""
-        own = self.results / "published"
-        return own if own.is_dir() else Path("results/published")  # they are in git, wherever our results are
-
-    def inputs(self, data: str) -> Path:
-        """A prepared data set."""
-        return self.root / "inputs" / data
-
-    def model(self, model: str) -> Path:
-        """Specification and manifest of a base model."""
-        return self.root / "models" / model
-
-    def run(self, run: str) -> Path:
-        """What a finished run published."""
-        return self.root / "runs" / run
-
-    def cached_run(self, run: str) -> Path:
-        """The same of a run whose results are kept in git."""
-        return self.results / "cached" / run
-
-    def scores(self, run: str) -> Path:
-        """Responses and scores of a run's checkpoints, or of a base model: a directory an evaluation."""
-        return self.root / "scores" / run
-
-    def evaluation(self, run: str, settings: Benchmark) -> Path:
-        """Responses and scores of one evaluation."""
-        return self.scores(run) / evaluation_id(settings)
-
-    def cached_evaluation(self, run: str, settings: Benchmark) -> Path:
-        """The same of one whose results are kept in git."""
-        return self.cached_run(run) / evaluation_id(settings)

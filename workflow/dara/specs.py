@@ -7,7 +7,7 @@ before. Each model refuses unknown keys; `docs/configuration.md` is generated fr
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, PlainSerializer, Tag, model_validator
 from pydantic_core import PydanticCustomError
@@ -230,40 +230,55 @@ class Filter(Model):
     max_rounds: Positive = Field(description="rounds after which too few groups are an error, never a short batch")
 
 
-class RunSpec(Model):
-    """One training: everything that decides its outcome and is known before anything is downloaded."""
+class TrainingSettings(Model):
+    """How a task is trained: what a preset's task and a run have in common."""
 
-    contract: Literal[1] = Field(description="version of the trainer's contract")
-    task: Task
-    rewards: tuple[str, ...] = Field(min_length=1, description="the K rewards, in order")
-    reward_params: dict[str, dict[str, float]] = Field(description="parameters of the rewards, for example a limit")
     data: AnyData
-    model: AnyModel
-    method: MethodSpec
-    group_size: int = Field(ge=2, description="responses a prompt (G)")
+    reward_params: dict[str, dict[str, float]] = Field(default={}, description="parameters of the rewards")
     prompts_per_step: Positive = Field(description="prompts a rollout batch (B)")
-    steps: Positive = Field(description="rollout batches")
-    checkpoint_every: Positive = Field(description="steps between checkpoints; the last step is always one")
-    sampling: RolloutSampling
+    steps: Positive = Field(description="rollout batches of a run")
+    checkpoint_every: Positive = Field(10, description="steps between checkpoints; the last step is always one")
+    sampling: RolloutSampling = Field(description="sampling of the rollouts")
     optimizer: Optimizer
-    engine: Engine
-    seed: Seed
-    repeat: int = Field(0, ge=0, description="0, 1, ... for the same seed again")
     final_normalization: Normalization = Field("own", description=NORMALIZATION)
     kl: KL = Field(KL(), description="penalty on the divergence from the base model")
     entropy_coefficient: float = Field(0.0, ge=0, description="weight of the entropy bonus in the loss")
     filter: Filter | None = Field(None, description="dynamic sampling; none: every group is trained on")
     precision: Precision = Field("float32", description=PRECISION)
     sampler_seed: Seed | None = Field(None, description=SAMPLER_SEED)
+
+    @model_validator(mode="after")
+    def _whole_groups(self) -> Self:
+        if self.prompts_per_step % self.optimizer.updates_per_step:
+            raise ValueError(
+                f"prompts_per_step {self.prompts_per_step} must be a multiple of updates_per_step "
+                f"{self.optimizer.updates_per_step}, so that whole groups go to an update"
+            )
+        return self
+
+
+class RunSpec(TrainingSettings):
+    """One training: everything that decides its outcome and is known before anything is downloaded."""
+
+    contract: Literal[1] = Field(description="version of the trainer's contract")
+    task: Task
+    rewards: tuple[str, ...] = Field(min_length=1, description="the K rewards, in order")
+    reward_params: dict[str, dict[str, float]] = Field(description="parameters of the rewards, for example a limit")
     reward_functions: dict[str, RewardSpec] = Field(
         default={}, exclude_if=lambda own: not own, description="a user's own rewards among `rewards`"
     )
+    model: AnyModel
+    method: MethodSpec
+    group_size: int = Field(ge=2, description="responses a prompt (G)")
+    checkpoint_every: Positive = Field(description="steps between checkpoints; the last step is always one")
+    engine: Engine
+    seed: Seed
+    repeat: int = Field(0, ge=0, description="0, 1, ... for the same seed again")
 
     @model_validator(mode="after")
     def _consistent(self) -> RunSpec:
         check_rewards(self.task, self.rewards, self.reward_params, self.reward_functions)
         check_data("data.source", self.data, self.task)
-        check_groups(self.prompts_per_step, self.optimizer.updates_per_step)
         if self.filter and self.filter.candidate_prompts < self.prompts_per_step:
             raise ValueError(
                 f"filter.candidate_prompts {self.filter.candidate_prompts} is less than the {self.prompts_per_step} "
@@ -335,15 +350,6 @@ class Benchmark(Model):
 def checkpoint_steps(steps: int, every: int) -> list[int]:
     """Of a run of so many steps, those that have a checkpoint: every `every` and the last."""
     return sorted({*range(every, steps + 1, every), steps})
-
-
-def check_groups(prompts_per_step: int, updates_per_step: int) -> None:
-    """Raise ValueError unless whole groups go to each update of a step."""
-    if prompts_per_step % updates_per_step:
-        raise ValueError(
-            f"prompts_per_step {prompts_per_step} must be a multiple of updates_per_step {updates_per_step}, "
-            "so that whole groups go to an update"
-        )
 
 
 def check_rewards(

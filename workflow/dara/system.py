@@ -1,14 +1,17 @@
-"""What the operating system refuses, in sentences for people: what happened, where, and what to do about it."""
+"""What the operating system refuses, in sentences for people: of files, and of standard output."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import getpass
 import os
 import re
 import shutil
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any, TextIO
 
 _ROOM = "make room (`dara clean --dry-run` lists what nothing needs any more) and start again: what is finished is kept"
 _ELSEWHERE = "or use another place (the keys `results` and `scratch`)"
@@ -77,3 +80,59 @@ def name_user() -> None:
         getpass.getuser()
     except (KeyError, OSError):
         os.environ["LOGNAME"] = f"user-{os.getuid()}"
+
+
+# --- standard output, written whole -----------------------------------------------------------------------------------
+
+PIPE_EXIT_CODE = 141
+"""What a shell reports of a command that ended because nobody reads its output: 128 + SIGPIPE."""
+
+
+class OutputError(Exception):
+    """Standard output cannot be written; the OSError that says why is its cause. It is no file of a verb's own."""
+
+
+class _Output:
+    """A stream whose errors are its own."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            raise OutputError from error
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            raise OutputError from error
+
+
+@contextlib.contextmanager
+def whole_output() -> Iterator[None]:
+    """Write all that is printed in the body before it ends, or end the process.
+
+    In silence where whoever read it has gone, with a sentence where it cannot be written. What is closed is written to
+    nowhere; without that, the next file to be opened would take its place and get what is printed.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115 (for as long as the process lives)
+    try:
+        with contextlib.redirect_stdout(_Output(sys.stdout)) as output:
+            try:
+                yield
+            finally:
+                output.flush()
+    except OutputError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left, at the end of the process
+        if isinstance(error.__cause__, BrokenPipeError):
+            raise SystemExit(PIPE_EXIT_CODE) from None
+        sys.stderr.write(f"dara: standard output: {error.__cause__.strerror}\n")
+        raise SystemExit(1) from None

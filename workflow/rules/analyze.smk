@@ -1,4 +1,4 @@
-# Tidy frames from finished runs and their scores.
+# The configuration of the workflow, and tidy frames from finished runs and their scores.
 
 
 rule configuration:
@@ -9,50 +9,25 @@ rule configuration:
     priority: 100  # `dara status` reads it from the first moments on
     localrule: True
     params:
-        json=FLOW.configuration_json(),
+        json=PLAN.configuration_json(),
     shell:
         "printf '%s\\n' {params.json:q} > {output:q} 2> {log:q}"
 
 
-rule collect:
+rule frames:
     input:
         configuration=f"{OUT}/configuration.json",
-        runs=[FLOW.run_file(run, "manifest.json") for run in FLOW.plan.runs],
+        thresholds=PLAN.outputs.definitions,
+        runs=PLAN.manifests,
+        scores=PLAN.scored,
     output:
-        [f"{OUT}/data/{frame}.csv" for frame in ("runs", "training_curves")],
+        [f"{OUT}/data/{frame}.csv" for frame in FRAMES],
     log:
-        f"{OUT}/logs/collect.log",
+        f"{OUT}/logs/frames.log",
     benchmark:
-        f"{OUT}/benchmarks/collect.tsv"
+        f"{OUT}/benchmarks/frames.tsv"
     localrule: True
     params:
-        code=lambda wildcards: code_digest("dara.verbs.analysis:collect"),
+        code=code_of("dara.commands.results:frames"),
     shell:
-        "python -m dara collect {input.configuration:q} > {log:q} 2>&1"
-
-
-rule analyse:
-    input:
-        configuration=f"{OUT}/configuration.json",
-        thresholds=FLOW.outputs.definitions,
-        runs=rules.collect.output,
-        scores=FLOW.scored,
-    output:
-        [
-            f"{OUT}/data/{frame}.csv"
-            for frame in (
-                "checkpoint_scores",
-                "score_intervals",
-                "crossings",
-                "energies",
-            )
-        ],
-    log:
-        f"{OUT}/logs/analyse.log",
-    benchmark:
-        f"{OUT}/benchmarks/analyse.tsv"
-    localrule: True
-    params:
-        code=lambda wildcards: code_digest("dara.verbs.analysis:analyse"),
-    shell:
-        "python -m dara analyse {input.configuration:q} > {log:q} 2>&1"
+        "python -m dara frames {input.configuration:q} > {log:q} 2>&1"

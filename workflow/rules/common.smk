@@ -1,40 +1,46 @@
-# Reads and checks the configuration, and says where files are. No rules here.
+# Reads and checks the configuration, and says where files are.
 import sys
 from pathlib import Path
 
-ROOT = Path(workflow.basedir)
+ROOT = Path(workflow.snakefile).parents[
+    2
+]  # workflow.basedir is that of the workflow of which this is a module
 sys.path.insert(0, str(ROOT / "workflow"))
 
 from dara.benchmarks import names_of
-from dara.dag import Workflow
 from dara.dependencies import code_digest
-from dara.loading import check_method_parameters
-from dara.parent import job_environment
-from dara.preflight import check_before_jobs, check_gpus, check_targets, user_errors
-from dara.profiles import check_profiles
-from dara.snakemake_command import RUN, Command
-from dara.workflow_lock import guard_directory
+from dara.orphan_guard import job_environment
+from dara.plan import FRAMES, RUN_FILES, WorkflowPlan
+from dara.preflight import check_settings, refuse_other_preset, start_jobs, user_errors
 
 job_environment(ROOT, main=workflow.is_main_process, remote=workflow.remote_exec)
 with user_errors():
+    presets = [Path(file) for file in workflow.configfiles]
+    presets = [file for file in presets if file != ROOT / "config/config.yaml"]
+    PLAN = WorkflowPlan.load(ROOT, config, presets)
     if workflow.is_main_process:
-        COMMAND = Command.read(sys.argv[1:], Path(workflow.rundir))
-        guard_directory(COMMAND)
-        check_profiles(COMMAND, ROOT)
-    FLOW = Workflow.load(ROOT, config, workflow.overwrite_configfiles)
-    if workflow.is_main_process:
-        check_method_parameters(FLOW.configuration)
-        check_targets(FLOW, COMMAND)
-        check_gpus(FLOW, COMMAND)
-        if COMMAND.purpose == RUN:
-            FLOW.make_directories()
-            check_before_jobs(FLOW, COMMAND)
+        check_settings(PLAN, workflow)
 
-OUT = str(FLOW.paths.root)
-EVALUATION_PYTHON = FLOW.evaluation_python
+OUT = str(PLAN.paths.root)
+EVALUATION_PYTHON = PLAN.evaluation_python
 # Only a batch system ends a job that takes too long; then training stops at a checkpoint before.
 TIME_LIMIT = "enforced" if workflow.remote_exec else "none"
-PUBLISHED = str(FLOW.paths.published)
+# Shell commands are formatted with the names of the outermost workflow, also where this one is a module of it.
+workflow.modifier_stack[0].globals.update(
+    PLAN=PLAN, EVALUATION_PYTHON=EVALUATION_PYTHON, TIME_LIMIT=TIME_LIMIT
+)
+
+
+onstart:
+    with user_errors():
+        start_jobs(PLAN, workflow)
+
+
+onsuccess:
+    print(
+        f"Results of preset {PLAN.name} ({len(PLAN.matrix.runs)} runs): {OUT}/tables/, figures/ and data/",
+        file=sys.stderr,
+    )
 
 
 wildcard_constraints:
@@ -42,9 +48,15 @@ wildcard_constraints:
     model="[^/]+",
     data="[a-z_]+-[0-9a-f]{8}",
     benchmark="[a-z0-9_]+",
-    table="[a-z0-9_]+",
-    figure="[a-z0-9_]+",
+    evaluation="[a-z0-9_]+-[0-9a-f]{8}",
 
 
-onsuccess:
-    print(FLOW.summary(), file=sys.stderr)
+def code_of(*targets):
+    """Make the digest of code a parameter, so that an edit makes again what it decides."""
+    return lambda wildcards: code_digest(*targets)
+
+
+def other_preset(wildcards):
+    """There is no input for a file of another preset, but a sentence that ends the workflow."""
+    with user_errors():
+        refuse_other_preset(PLAN, wildcards.preset, wildcards.file)

@@ -1,14 +1,18 @@
-# Prepared data: training prompts, held-out cases, tokenizer.
+# Specifications, and prepared data: training prompts, held-out cases, tokenizer.
 
 
-rule data_spec:
+# Of data sets, base models and runs; their names have a checksum of their content.
+rule spec:
     output:
-        f"{OUT}/inputs/{{data}}/spec.json",
+        f"{OUT}/{{kind}}/{{name}}/spec.json",
     log:
-        f"{OUT}/logs/data_spec/{{data}}.log",
+        f"{OUT}/logs/spec/{{kind}}/{{name}}.log",
+    wildcard_constraints:
+        kind="inputs|models|runs",
+        name="[^/]+",
     localrule: True
     params:
-        json=lambda wildcards: FLOW.data_json(wildcards.data),
+        json=PLAN.spec_json,
     shell:
         "printf '%s\\n' {params.json:q} > {output:q} 2> {log:q}"
 
@@ -26,10 +30,10 @@ rule data:
     params:
         out=subpath(output[0], parent=True),
     shell:
-        "python -m dara prepare {input:q} --out {params.out:q} --fetch {FLOW.fetching:q} 2>&1 | tee {log:q}"
+        "python -m dara prepare {input:q} --out {params.out:q} --fetch {PLAN.fetching:q} 2>&1 | tee {log:q}"
 
 
-# A published benchmark has its own cases; the laptop's are held out when the data is prepared.
+# A public benchmark has its own cases; the laptop's are held out when the data is prepared.
 rule benchmark_data:
     output:
         f"{OUT}/inputs/{{benchmark}}/manifest.json",
@@ -41,4 +45,4 @@ rule benchmark_data:
     params:
         out=subpath(output[0], parent=True),
     shell:
-        "python -m dara prepare-benchmark {wildcards.benchmark} --out {params.out:q} --fetch {FLOW.fetching:q} 2>&1 | tee {log:q}"
+        "python -m dara prepare-benchmark {wildcards.benchmark} --out {params.out:q} --fetch {PLAN.fetching:q} 2>&1 | tee {log:q}"

@@ -1,97 +1,71 @@
-# Tables and figures, with captions for Snakemake's report.
+# Tables and figures, with captions for Snakemake's report. What one module draws is one job, because most of the time of a
+# job is the import of its libraries; a table or figure is asked for by its file.
 
 
-rule table:
-    input:
-        configuration=f"{OUT}/configuration.json",
-        frames=[f"{OUT}/data/{frame}.csv" for frame in FLOW.frames],
-        settings=lambda wildcards: FLOW.outputs.settings("tables", wildcards.table),
-    output:
-        report(
-            f"{OUT}/tables/{{table}}.md",
-            caption="../report/table.rst",
-            category="Tables",
-            labels={"table": "{table}"},
-        ),
-        multiext(f"{OUT}/tables/{{table}}", ".tex", ".csv"),
-    log:
-        f"{OUT}/logs/table/{{table}}.log",
-    benchmark:
-        f"{OUT}/benchmarks/table/{{table}}.tsv"
-    wildcard_constraints:
-        table=r"(?!\w*_side_by_side\b)\w+",
-    localrule: True
-    params:
-        code=lambda wildcards: code_digest(
-            "dara.drawing:table", FLOW.outputs.module("tables", wildcards.table)
-        ),
-    shell:
-        "python -m dara table {wildcards.table} {input.configuration:q} > {log:q} 2>&1"
+for drawing in PLAN.outputs.drawings():
+
+    rule:
+        name:
+            drawing.rule
+        input:
+            configuration=f"{OUT}/configuration.json",
+            frames=rules.frames.output,
+            published=PLAN.published.sources if drawing.kind == "side_by_side" else [],
+            settings=drawing.settings,
+        output:
+            [
+                report(
+                    file,
+                    caption=f"../report/{drawing.noun}.rst",
+                    category=f"{drawing.noun.capitalize()}s",
+                    labels={drawing.noun: label},
+                )
+                for label, file in drawing.shown
+            ],
+            [drawing.files(form) for form in drawing.forms[1:]],
+        log:
+            f"{OUT}/logs/{drawing.rule}.log",
+        benchmark:
+            f"{OUT}/benchmarks/{drawing.rule}.tsv"
+        localrule: True
+        params:
+            code=code_of(f"dara.drawing:{drawing.function}", drawing.path),
+            command=drawing.command,
+        shell:
+            "python -m dara {params.command} {input.configuration:q} > {log:q} 2>&1"
 
 
-rule figure:
-    input:
-        configuration=f"{OUT}/configuration.json",
-        frames=[f"{OUT}/data/{frame}.csv" for frame in FLOW.frames],
-        settings=lambda wildcards: FLOW.outputs.settings("figures", wildcards.figure),
-    output:
-        report(
-            f"{OUT}/figures/{{figure}}.png",
-            caption="../report/figure.rst",
-            category="Figures",
-            labels={"figure": "{figure}"},
-        ),
-        f"{OUT}/figures/{{figure}}.svg",
-    log:
-        f"{OUT}/logs/figure/{{figure}}.log",
-    benchmark:
-        f"{OUT}/benchmarks/figure/{{figure}}.tsv"
-    localrule: True
-    params:
-        code=lambda wildcards: code_digest(
-            "dara.drawing:figure", FLOW.outputs.module("figures", wildcards.figure)
-        ),
-    shell:
-        "python -m dara figure {wildcards.figure} {input.configuration:q} > {log:q} 2>&1"
+# The authors' numbers, drawn by the code that draws those of the runs. They are files in git: one job a module.
+for drawing in PLAN.published.drawings():
 
-
-rule side_by_side:
-    input:
-        configuration=f"{OUT}/configuration.json",
-        frames=[f"{OUT}/data/{frame}.csv" for frame in FLOW.frames],
-        published=FLOW.published_data + FLOW.published.definitions,
-        settings=lambda wildcards: FLOW.outputs.settings(
-            "side_by_side", wildcards.table
-        ),
-    output:
-        report(
-            f"{OUT}/tables/{{table}}_side_by_side.md",
-            caption="../report/table.rst",
-            category="Tables",
-            labels={"table": "{table}, ours beside the published"},
-        ),
-        multiext(f"{OUT}/tables/{{table}}_side_by_side", ".tex", ".csv"),
-    log:
-        f"{OUT}/logs/side_by_side/{{table}}.log",
-    benchmark:
-        f"{OUT}/benchmarks/side_by_side/{{table}}.tsv"
-    localrule: True
-    params:
-        code=lambda wildcards: code_digest(
-            "dara.drawing:side_by_side",
-            FLOW.outputs.module("side_by_side", wildcards.table),
-        ),
-    shell:
-        "python -m dara side-by-side {wildcards.table} {input.configuration:q} > {log:q} 2>&1"
+    rule:
+        name:
+            f"published_{drawing.rule}"
+        input:
+            PLAN.published.data,
+            drawing.settings,
+        output:
+            [drawing.files(form) for form in drawing.forms],
+        log:
+            f"{PLAN.paths.published}/logs/{drawing.rule}.log",
+        benchmark:
+            f"{PLAN.paths.published}/benchmarks/{drawing.rule}.tsv"
+        localrule: True
+        params:
+            code=code_of(f"dara.drawing:published_{drawing.function}", drawing.path),
+            command=drawing.command,
+            source=PLAN.paths.published,
+        shell:
+            "python -m dara {params.command} {params.source:q} > {log:q} 2>&1"
 
 
 rule html_report:
     input:
-        rules.analyse.output,
+        rules.frames.output,
         configuration=f"{OUT}/configuration.json",
-        drawn=FLOW.outputs.files,
-        published=FLOW.published_data + FLOW.published.files,
-        manifests=[FLOW.run_file(run, "manifest.json") for run in FLOW.plan.runs],
+        drawn=PLAN.outputs.files,
+        published=PLAN.published.data + PLAN.published.files,
+        manifests=PLAN.manifests,
     output:
         f"{OUT}/report.html",
     log:
@@ -100,25 +74,31 @@ rule html_report:
         f"{OUT}/benchmarks/report.tsv"
     localrule: True
     params:
-        code=lambda wildcards: code_digest("dara.verbs.analysis:report"),
+        code=code_of("dara.commands.results:report"),
     shell:
         "python -m dara report {input.configuration:q} > {log:q} 2>&1"
 
 
 rule tables:
     input:
-        FLOW.outputs.files_of("tables"),
-        FLOW.outputs.files_of("side_by_side"),
+        PLAN.outputs.files_of("tables"),
+        PLAN.outputs.files_of("side_by_side"),
     localrule: True
 
 
 rule figures:
     input:
-        FLOW.outputs.files_of("figures"),
+        PLAN.outputs.files_of("figures"),
     localrule: True
 
 
 rule html:
     input:
         f"{OUT}/report.html",
+    localrule: True
+
+
+rule published:
+    input:
+        PLAN.published.files,
     localrule: True

@@ -25,8 +25,8 @@ from dara.analysis.view import View
 from dara.analysis.view_published import PublishedView
 from dara.analysis.view_runs import RunsView
 from dara.config import Preset
-from dara.dag import Workflow
 from dara.files import gunzip, read_json, sha256, write_atomically
+from dara.plan import WorkflowPlan
 from dara.report.claims import Sources, assess, check_formulas, other_methods, read_claims
 from dara.report.verdicts import OF_CLAIMS
 from dara.store import spec_sha256
@@ -46,7 +46,7 @@ ASKED = ("step", "prompt", "reference", "response", "n_tokens", "rewards")
 """What a line of samples.jsonl.gz must have."""
 
 
-def write_report(flow: Workflow, out: Path) -> None:
+def write_report(flow: WorkflowPlan, out: Path) -> None:
     """Write the report of a preset; the same results give the same bytes.
 
     Figures, tables, runs and responses that are not there are named in the report; the frames must be there.
@@ -68,7 +68,7 @@ def write_report(flow: Workflow, out: Path) -> None:
         methods,
     )
     rows = frames["runs"].drop_duplicates("run_id").set_index("run_id")
-    runs = [_run(flow, name, rows.loc[name] if name in rows.index else None) for name in flow.plan.runs]
+    runs = [_run(flow, name, rows.loc[name] if name in rows.index else None) for name in flow.matrix.runs]
     results = assess(sources)
     page = render(
         preset=preset,
@@ -125,7 +125,7 @@ def compact(value: object) -> str:
     return f"{value:.3g}".replace("-", "−") if isinstance(value, int | float) else visible(value)
 
 
-def _sections(flow: Workflow, sources: Sources) -> Iterator[dict[str, Any]]:
+def _sections(flow: WorkflowPlan, sources: Sources) -> Iterator[dict[str, Any]]:
     """Yield each experiment of the preset, then each that only the paper has, with its figures and tables."""
     own, theirs = flow.outputs, flow.published
     for name in dict.fromkeys([*own.experiments, *theirs.experiments]):
@@ -143,7 +143,7 @@ def _sections(flow: Workflow, sources: Sources) -> Iterator[dict[str, Any]]:
             yield {"name": name, "question": (experiment or published).question, "setting": setting, "outputs": outputs}
 
 
-def _output(flow: Workflow, sources: Sources, kind: str, output: str) -> dict[str, Any]:
+def _output(flow: WorkflowPlan, sources: Sources, kind: str, output: str) -> dict[str, Any]:
     """Return a figure or table as the runs give it, as the published numbers do, and with both side by side."""
     preset, module, shown = flow.configuration.preset, "", {}
     options = f"--configfile config/presets/{preset.preset}.yaml", "--config reuse=only"
@@ -186,7 +186,7 @@ def _table(module: str | ScoreTable, preset: Preset, *views: View | None) -> Tab
         return f"Missing: {error}"
 
 
-def _setting(flow: Workflow, name: str) -> str:
+def _setting(flow: WorkflowPlan, name: str) -> str:
     """Return what an experiment was run with."""
     experiment, matrix = flow.outputs.experiments[name], flow.configuration.preset.experiments[name]
     methods = ", ".join(flow.configuration.methods[method].label for method in experiment.methods)
@@ -195,7 +195,7 @@ def _setting(flow: Workflow, name: str) -> str:
     return f"{start}; models: {models}; G: {sizes}; seeds: {seeds}."
 
 
-def _untested(flow: Workflow, runs: list[dict[str, Any]]) -> Iterator[str]:
+def _untested(flow: WorkflowPlan, runs: list[dict[str, Any]]) -> Iterator[str]:
     """Yield what this preset says nothing about, in sentences."""
     files = sorted((flow.configuration.directory / "experiments").glob("*.yaml"))
     absent = [file.stem for file in files if file.stem not in flow.configuration.preset.experiments]
@@ -204,17 +204,17 @@ def _untested(flow: Workflow, runs: list[dict[str, Any]]) -> Iterator[str]:
     for outcome in ("missing", "diverged"):
         if named := [run["id"] for run in runs if run["outcome"] == outcome]:
             yield f"Runs that are {outcome}: {', '.join(named)}."
-    sources = sorted({data.source for data in flow.plan.data.values()})
-    models = sorted({model.name for model in flow.plan.models.values()})
+    sources = sorted({data.source for data in flow.matrix.data.values()})
+    models = sorted({model.name for model in flow.matrix.models.values()})
     yield (
         f"The paper's own setting: its models have 1.5 to 7 billion parameters. Here the data are {', '.join(sources)} "
         f"and the models {', '.join(models)}; their sizes are in the specifications of the runs."
     )
 
 
-def _run(flow: Workflow, name: str, row: pd.Series | None) -> dict[str, Any]:
+def _run(flow: WorkflowPlan, name: str, row: pd.Series | None) -> dict[str, Any]:
     """Return where a planned run comes from, and some of its responses; `row` is its row of the frame runs."""
-    spec, directory = flow.plan.runs[name], flow.run_directory(name)
+    spec, directory = flow.matrix.runs[name], flow.run_directory(name)
     label, repeat = flow.configuration.methods[spec.method.name].label, f", repeat {spec.repeat}" if spec.repeat else ""
     path, samples = directory / "manifest.json", directory / "samples.jsonl.gz"
     manifest = read_json(path) if path.is_file() else {}
@@ -231,7 +231,7 @@ def _run(flow: Workflow, name: str, row: pd.Series | None) -> dict[str, Any]:
     return {
         "id": name,
         "title": f"{label}, {spec.model.name}, G = {spec.group_size}, seed {spec.seed}{repeat}",
-        "experiments": [experiment for experiment, runs in flow.plan.experiments.items() if name in runs],
+        "experiments": [experiment for experiment, runs in flow.matrix.experiments.items() if name in runs],
         "outcome": "missing" if row is None else str(row["outcome"]),
         "origin": "missing" if row is None else str(row["origin"]),
         "steps": 0 if row is None else int(row["steps"]),

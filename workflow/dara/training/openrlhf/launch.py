@@ -27,7 +27,7 @@ import psutil
 
 from dara.config import Resources, RunSpec
 from dara.files import remove, write_atomically
-from dara.parent import EXIT_CODE, POLL_SECONDS, is_alive
+from dara.orphan_guard import EXIT_CODE, POLL_SECONDS, is_alive
 from dara.training import run_files
 from dara.training.openrlhf import node
 from dara.training.openrlhf.command import PROGRAM, PROMPTS, REWARD_FILE, STATES, Settings, command_line, output_of

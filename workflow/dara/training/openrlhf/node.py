@@ -30,7 +30,7 @@ from typing import Any
 
 import psutil
 
-from dara.parent import is_alive
+from dara.orphan_guard import is_alive
 from dara.specs import RunSpec
 
 log = logging.getLogger(__name__)

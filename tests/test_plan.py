@@ -3,63 +3,64 @@
 import json
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from dara.dag import Workflow
 from dara.loading import ConfigurationError, merge, read_yaml
+from dara.plan import WorkflowPlan
 from dara.preflight import check_available, check_environments, check_hardware, check_trackers
 from dara.runs import evaluation_id
 from project import ROOT
 
 
-def flow(preset: str, **changes) -> Workflow:
+def flow(preset: str, **changes) -> WorkflowPlan:
     files = [ROOT / "config" / "config.yaml", ROOT / "config" / "presets" / f"{preset}.yaml"]
     values = merge(merge(read_yaml(files[0]), read_yaml(files[1])), changes)
-    return Workflow.load(ROOT, values, files[1:])
+    return WorkflowPlan.load(ROOT, values, files[1:])
 
 
 @pytest.fixture(scope="module")
-def paper() -> Workflow:
+def paper() -> WorkflowPlan:
     return flow("paper")
 
 
 def test_jobs_share_the_checkpoints_of_a_run(paper):
-    run = next(iter(paper.plan.experiments["tool_main"]))
+    run = next(iter(paper.matrix.experiments["tool_main"]))
     settings = paper.benchmarks_of(run)
     bfcl, validation = map(evaluation_id, settings)
-    parts = paper.evaluation_parts(run, bfcl)
+    parts = paper.parts(run, bfcl)
     assert [Path(part).name for part in parts] == [f"part{number}of5.done" for number in range(1, 6)]
     assert {Path(part).parent for part in parts} == {paper.paths.evaluation(run, settings[0])}
     (base, *_) = paper.bases
-    assert paper.evaluation_parts(base, bfcl) == []  # one checkpoint, one job
-    assert paper.evaluation_parts(run, validation) == []  # minutes
-    gathering, whole = paper.evaluation_job(run, bfcl), paper.evaluation_job(run, validation)
+    assert paper.parts(base, bfcl) == []  # one checkpoint, one job
+    assert paper.parts(run, validation) == []  # minutes
+    gathering, whole = paper.hardware("evaluate", run, bfcl), paper.hardware("evaluate", run, validation)
     assert (gathering.gpus, gathering.cpus, gathering.memory_mb) == (0, 1, 8000)
     own = paper.resources(run)
-    assert (whole.gpus, whole.minutes) == (own.evaluation_gpus, own.evaluation_minutes)
+    assert (whole.gpus, whole.minutes) == (own.evaluation_gpus, own.evaluation.minutes)
     assert whole.memory_mb * own.gpus == own.memory_mb * own.evaluation_gpus  # its share of a node
     laptop = flow("laptop")
-    run = next(iter(laptop.plan.runs))
-    assert laptop.evaluation_parts(run, evaluation_id(laptop.benchmarks_of(run)[0])) == []
+    run = next(iter(laptop.matrix.runs))
+    assert laptop.parts(run, evaluation_id(laptop.benchmarks_of(run)[0])) == []
 
 
 def test_published_benchmarks_have_data_of_their_own(paper):
-    run = next(iter(paper.plan.experiments["math_main"]))
+    run = next(iter(paper.matrix.experiments["math_main"]))
     inputs = paper.paths.root / "inputs"
     math, validation = map(evaluation_id, paper.benchmarks_of(run))
-    assert paper.evaluated_data(run, math) == str(inputs / "math_five" / "manifest.json")
-    assert paper.evaluated_data(run, validation) == paper.run_data(run)
+    assert paper.cases(run, math) == str(inputs / "math_five" / "manifest.json")
+    assert paper.cases(run, validation) == paper.training_inputs(SimpleNamespace(run=run))["data"]
     assert [benchmark.name for benchmark in paper.benchmarks_of(run)] == ["math_five", "deepscaler_validation"]
     assert len(paper.score_files(run)) == 2
-    assert paper.model_data(next(iter(paper.plan.models))) == []
+    assert paper.model_data(SimpleNamespace(model=next(iter(paper.matrix.models)))) == []
 
 
 def test_hardware_is_that_of_the_model_or_of_the_preset(paper):
-    small, large = (next(run for run in paper.plan.runs if size in run) for size in ("qwen2.5-1.5b", "qwen3-4b"))
+    small, large = (next(run for run in paper.matrix.runs if size in run) for size in ("qwen2.5-1.5b", "qwen3-4b"))
     assert (paper.resources(small).gpus, paper.resources(large).gpus) == (4, 8)
     own = flow("laptop-openrlhf")
-    assert own.resources(next(iter(own.plan.runs))).memory_mb == 6000
+    assert own.resources(next(iter(own.matrix.runs))).memory_mb == 6000
     options = shlex.split(own.training_options)
     assert options[:2] == ["--environment", ".venv-openrlhf"]
     assert json.loads(options[options.index("--resources") + 1])["memory_gb"] == 6.0
@@ -90,9 +91,9 @@ def test_hardware_that_cannot_train_or_evaluate_is_an_error_before_any_job(paper
 
 
 def test_a_training_on_an_existing_ray_cluster_asks_for_no_gpu_of_its_own(paper):
-    run = next(run for run in paper.plan.runs if "qwen2.5-1.5b" in run)
-    assert paper.training_gpus(run) == 4
-    assert flow("paper", ray_address="head:6379").training_gpus(run) == 0
+    run = next(run for run in paper.matrix.runs if "qwen2.5-1.5b" in run)
+    assert paper.hardware("train", run).gpus == 4
+    assert flow("paper", ray_address="head:6379").hardware("train", run).gpus == 0
 
 
 def test_a_preset_is_chosen_by_its_file():
@@ -101,7 +102,7 @@ def test_a_preset_is_chosen_by_its_file():
     values = merge(read_yaml(files[0]), read_yaml(files[1])) | {"preset": "smoke"}
     for overlays in (files[1:], []):
         with pytest.raises(ConfigurationError, match=r"choose a preset by its file: --configfile config/presets/smoke"):
-            Workflow.load(ROOT, values, overlays)
+            WorkflowPlan.load(ROOT, values, overlays)
 
 
 def test_a_tracker_that_is_not_installed_is_an_error_before_any_job(monkeypatch):

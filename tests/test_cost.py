@@ -8,9 +8,10 @@ import pytest
 
 from dara.cli import main
 from dara.config import Resources
-from dara.dag import Workflow
+from dara.cost import HEADERS, Cost, cost, plan_text, text_table
 from dara.loading import ConfigurationError, load_preset
-from dara.planning import HEADERS, Cost, cost, plan, set_resources, text_table
+from dara.plan import WorkflowPlan
+from dara.profiles import set_resources
 from project import ROOT
 
 
@@ -21,7 +22,7 @@ def workflow(tmp_path, monkeypatch):
     def of(preset, **changes):
         configuration = load_preset(ROOT, ROOT / "config" / "presets" / f"{preset}.yaml")
         changed = configuration.preset.model_copy(update=changes)
-        return Workflow(replace(configuration, preset=changed), ROOT)
+        return WorkflowPlan(replace(configuration, preset=changed), ROOT)
 
     monkeypatch.chdir(tmp_path)
     return of
@@ -29,7 +30,7 @@ def workflow(tmp_path, monkeypatch):
 
 def test_the_paper_preset_has_the_runs_of_every_experiment(workflow):
     flow = workflow("paper")
-    counts = {name: cost(flow, runs).runs for name, runs in flow.plan.experiments.items()}
+    counts = {name: cost(flow, runs).runs for name, runs in flow.matrix.experiments.items()}
     assert counts == {
         "tool_main": 6 * 5 * 2,
         "group_size": 4 * 4 * 3,
@@ -38,7 +39,7 @@ def test_the_paper_preset_has_the_runs_of_every_experiment(workflow):
         "fixed_weight": 4,
         "extended": 4,
     }
-    total = cost(flow, list(flow.plan.runs))
+    total = cost(flow, list(flow.matrix.runs))
     assert total.runs == total.train == 60 + 36 + 12 + 18 + 2 + 2  # shared: 12 of group_size, 2 of the last two
     assert (total.cached, total.done) == (0, 0)
     assert total.evaluate == total.runs - 36 + 6  # without those of group_size alone; with base models
@@ -46,18 +47,18 @@ def test_the_paper_preset_has_the_runs_of_every_experiment(workflow):
 
 def test_hours_and_disk_come_from_the_resources_of_the_models(workflow):
     flow = workflow("paper", resources=Resources(gpus=4, hours=2.5, disk_gb=80, evaluation_gpus=2, evaluation_hours=3))
-    found = cost(flow, flow.plan.experiments["three_rewards"])
+    found = cost(flow, flow.matrix.experiments["three_rewards"])
     assert found.training_hours == 12 * 4 * 2.5
     assert found.disk == 12 * 80
     assert found.evaluation_hours == 12 * 2 * 3 + 2 * 3  # a job evaluates the one checkpoint, another the base model
-    small = [run for run in flow.plan.experiments["tool_main"] if "1.5b" in run]
+    small = [run for run in flow.matrix.experiments["tool_main"] if "1.5b" in run]
     assert cost(flow, small).evaluation_hours == 30 * 2 * 3 * 5 + 2 * 3  # five jobs share the ten checkpoints of a run
 
 
 def test_what_no_experiment_asks_for_is_not_evaluated_and_costs_nothing(workflow):
     flow = workflow("paper")
-    sizes = flow.plan.experiments["group_size"]
-    alone = [run for run in sizes if run not in flow.plan.experiments["tool_main"]]
+    sizes = flow.matrix.experiments["group_size"]
+    alone = [run for run in sizes if run not in flow.matrix.experiments["tool_main"]]
     assert len(alone) == 36
     found = cost(flow, alone)
     assert (found.train, found.evaluate, found.evaluation_hours) == (36, 1, 3)  # the base model, which tool_main needs
@@ -69,7 +70,7 @@ def test_what_no_experiment_asks_for_is_not_evaluated_and_costs_nothing(workflow
         name: matrix.model_copy(update={"evaluate_at": None, "benchmarks": None}) for name, matrix in matrices.items()
     }
     both = [flow, workflow("paper", experiments=every)]
-    asked, whole = (cost(one, [*one.plan.runs]).evaluation_hours for one in both)
+    asked, whole = (cost(one, [*one.matrix.runs]).evaluation_hours for one in both)
     saved = (
         36 * 5 * 3 + 12 * 4 * 3 + 2 * 4 * 2 * 6 + 2 * 4 * 2 * 8
     )  # group sizes, three rewards, fixed weights, thinking
@@ -79,30 +80,30 @@ def test_what_no_experiment_asks_for_is_not_evaluated_and_costs_nothing(workflow
 def test_hours_of_each_model(workflow):
     flow = workflow("paper")
     small, large = (
-        [run for run in flow.plan.experiments["tool_main"] if flow.plan.runs[run].model.name == name]
+        [run for run in flow.matrix.experiments["tool_main"] if flow.matrix.runs[run].model.name == name]
         for name in ("qwen2.5-1.5b-instruct", "qwen2.5-3b-instruct")
     )
     assert 10 <= cost(flow, small).training_hours / len(small) <= 12  # the authors: 2.5 h on 4 GPUs
     assert 18 <= cost(flow, large).training_hours / len(large) <= 24  # 4 to 5 h
-    assert {flow.resources(run).gpus for run in flow.plan.experiments["math_main"]} == {8}
+    assert {flow.resources(run).gpus for run in flow.matrix.experiments["math_main"]} == {8}
 
 
 def test_what_is_trained_or_scored_is_not_counted_again(workflow):
     flow = workflow("laptop")
-    runs = flow.plan.experiments["tool_main"]
+    runs = flow.matrix.experiments["tool_main"]
     assert cost(flow, runs) == Cost(12, 0, 0, 12, 13, 12 + 2 * 13, 0.0, 0.0, 12.0)
-    write(flow.run_file(runs[0], "manifest.json"))
+    write(flow.manifest(runs[0]))
     write(flow.score_files(runs[0])[0], [*range(10, 81, 10)])
-    write(flow.run_file(runs[1], "manifest.json"))
+    write(flow.manifest(runs[1]))
     assert cost(flow, runs) == Cost(12, 0, 2, 10, 12, 10 + 2 * 12, 0.0, 0.0, 10.0)
 
 
 def test_without_the_cache_everything_is_trained(workflow, monkeypatch):
     monkeypatch.chdir(ROOT)
     flow = workflow("laptop-openrlhf", reuse="none")
-    assert cost(flow, list(flow.plan.runs)).cached == 0
-    assert "cached: none is taken (reuse: none)" in plan(flow, "all")
-    assert "cached: taken from results/cached (reuse: matching)" in plan(workflow("laptop"), "all")
+    assert cost(flow, list(flow.matrix.runs)).cached == 0
+    assert "cached: none is taken (reuse: none)" in plan_text(flow, "all")
+    assert "cached: taken from results/cached (reuse: matching)" in plan_text(workflow("laptop"), "all")
 
 
 def profile(tmp_path, text, name="site.yaml"):
@@ -116,10 +117,10 @@ def test_a_profile_changes_the_hours_of_its_rules(workflow, tmp_path):
     """12 runs of 4 GPUs x 2.5 h; five shares each of 2 GPUs x 3 h, and a job that gathers them; one base model."""
     hardware = Resources(gpus=4, hours=2.5, disk_gb=80, evaluation_gpus=2, evaluation_hours=3)
     flow = workflow("paper", resources=hardware)
-    runs = flow.plan.experiments["tool_main"][:12]
+    runs = flow.matrix.experiments["tool_main"][:12]
 
     def hours(text):
-        found = cost(flow, runs, set_resources([profile(tmp_path, text)]))
+        found = cost(flow, runs, set_resources([profile(tmp_path, text)], ROOT))
         return found.training_hours, found.evaluation_hours
 
     before = (12 * 4 * 2.5, 12 * 5 * 2 * 3 + 2 * 3)
@@ -136,15 +137,15 @@ def test_a_later_profile_takes_the_place_of_the_whole_key(tmp_path):
     first = profile(tmp_path, "set-resources: {train: {runtime: 600}, evaluate: {gpu: '1'}}", "cluster/config.yaml")
     second = profile(tmp_path, "set-resources: {train: {gpu: 8}}")
     third = profile(tmp_path, "jobs: 3", "third.yaml")
-    assert set_resources([first.parent]) == {"train": {"runtime": 600}, "evaluate": {"gpu": 1}}
-    assert set_resources([first.parent, second, third]) == {"train": {"gpu": 8}}
-    assert set_resources([]) == {}
+    assert set_resources([first.parent], ROOT) == {"train": {"runtime": 600}, "evaluate": {"gpu": 1}}
+    assert set_resources([first.parent, second, third], ROOT) == {"train": {"gpu": 8}}
+    assert set_resources([], ROOT) == {}
 
 
 def test_the_profile_of_the_repository_and_its_site_file_can_be_counted(workflow):
     site = ROOT / "profiles/slurm/site.example.yaml"
-    text = plan(workflow("paper"), "three_rewards", [ROOT / "slurm", site])
-    assert text.split("\n\n")[1] == plan(workflow("paper"), "three_rewards").split("\n\n")[1]
+    text = plan_text(workflow("paper"), "three_rewards", [ROOT / "slurm", site])
+    assert text.split("\n\n")[1] == plan_text(workflow("paper"), "three_rewards").split("\n\n")[1]
     assert f"set-resources of {site}" in text
 
 
@@ -162,12 +163,12 @@ def test_the_profile_of_the_repository_and_its_site_file_can_be_counted(workflow
 )
 def test_what_cannot_be_counted_is_an_error(tmp_path, text, message):
     with pytest.raises(ConfigurationError, match=message):
-        set_resources([profile(tmp_path, text)])
+        set_resources([profile(tmp_path, text)], ROOT)
 
 
 def test_a_rule_that_is_not_there_is_an_error(workflow, tmp_path):
     with pytest.raises(ConfigurationError, match=r"set-resources: 'trian' is not a rule .*did you mean 'train'"):
-        plan(workflow("paper"), "all", [profile(tmp_path, "set-resources: {trian: {runtime: 60}}")])
+        plan_text(workflow("paper"), "all", [profile(tmp_path, "set-resources: {trian: {runtime: 60}}")])
 
 
 def test_the_command_takes_profiles_and_reuse_from_anywhere(tmp_path, monkeypatch, capsys):
@@ -187,12 +188,12 @@ def test_the_command_takes_profiles_and_reuse_from_anywhere(tmp_path, monkeypatc
 
 def test_a_profile_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ConfigurationError, match="nowhere: the file does not exist"):
-        set_resources([tmp_path / "nowhere"])
+        set_resources([tmp_path / "nowhere"], ROOT)
 
 
 def test_validation_alone_costs_no_gpu_hours(workflow):
     flow = workflow("paper")
-    run = flow.plan.experiments["tool_main"][0]
+    run = flow.matrix.experiments["tool_main"][0]
     before = cost(flow, [run])
     write(flow.score_files(run)[0], [*range(10, 101, 10)])
     after = cost(flow, [run])
@@ -204,13 +205,13 @@ def test_validation_alone_costs_no_gpu_hours(workflow):
 def test_cached_runs_are_neither_trained_nor_evaluated(workflow, monkeypatch):
     monkeypatch.chdir(ROOT)
     flow = workflow("laptop", reuse="matching")
-    found = cost(flow, list(flow.plan.runs))
+    found = cost(flow, list(flow.matrix.runs))
     assert found.cached == found.runs == 24
     assert (found.train, found.evaluate, found.disk) == (0, 0, 0.0)
 
 
 def test_the_table_of_all_experiments_ends_with_a_total(workflow):
-    text = plan(workflow("paper"), "all")
+    text = plan_text(workflow("paper"), "all")
     lines = text.split("\n\n")[1].splitlines()
     assert [line.split("  ")[0] for line in lines] == [
         "experiment", "tool_main", "group_size", "three_rewards", "math_main", "fixed_weight", "extended",
@@ -221,7 +222,7 @@ def test_the_table_of_all_experiments_ends_with_a_total(workflow):
 
 
 def test_one_experiment_has_no_total(workflow):
-    text = plan(workflow("laptop"), "math_main")
+    text = plan_text(workflow("laptop"), "math_main")
     assert text.startswith("Preset laptop, math_main:")
     assert len(text.split("\n\n")[1].splitlines()) == 2
     assert "total" not in text
@@ -229,7 +230,7 @@ def test_one_experiment_has_no_total(workflow):
 
 def test_an_unknown_target_is_an_error_that_names_the_nearest(workflow):
     with pytest.raises(ConfigurationError, match=r"'math_mian' is not an experiment of preset laptop .*'math_main'"):
-        plan(workflow("laptop"), "math_mian")
+        plan_text(workflow("laptop"), "math_mian")
 
 
 def test_numbers_of_the_table():

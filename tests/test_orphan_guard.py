@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 import dara
-from dara import parent
+from dara import orphan_guard
 from project import ROOT
 
 PACKAGE = Path(dara.__file__).parents[1]
@@ -30,7 +30,7 @@ def ancestors(monkeypatch, *commands: list[str]) -> list[FakeProcess]:
     """Make these command lines the ancestors of this process, the nearest first, above them process 1."""
     processes = [FakeProcess(100 - i, command) for i, command in enumerate(commands)] + [FakeProcess(1, ["/sbin/init"])]
     fake = type("Fake", (), {"parents": lambda self: processes})
-    monkeypatch.setattr(parent.psutil, "Process", fake)
+    monkeypatch.setattr(orphan_guard.psutil, "Process", fake)
     return processes
 
 
@@ -47,39 +47,39 @@ def ancestors(monkeypatch, *commands: list[str]) -> list[FakeProcess]:
     ],
 )
 def test_snakemake_is_told_by_its_command_line(command, expected):
-    assert parent.is_snakemake(command) is expected
+    assert orphan_guard.is_snakemake(command) is expected
 
 
 def test_all_up_to_the_topmost_snakemake_are_watched(monkeypatch):
     job, main = ["python", "-m", "snakemake", "--mode", "subprocess"], ["python", "/env/bin/snakemake"]
     processes = ancestors(monkeypatch, ["bash", "-c", "dara train"], job, ["sh"], main, ["make"], ["bash"])
-    assert parent.watched_processes() == processes[:4], "neither make nor the login shell above Snakemake matters"
+    assert orphan_guard.watched_processes() == processes[:4], "neither make nor the login shell above Snakemake matters"
 
 
 def test_without_snakemake_the_direct_parent_is_watched(monkeypatch):
     processes = ancestors(monkeypatch, ["bash"], ["sshd"])
-    monkeypatch.setattr(parent.signal, "getsignal", lambda number: signal.SIG_DFL)
-    assert parent.watched_processes() == processes[:1]
+    monkeypatch.setattr(orphan_guard.signal, "getsignal", lambda number: signal.SIG_DFL)
+    assert orphan_guard.watched_processes() == processes[:1]
 
 
 @pytest.mark.parametrize("commands", [[["bash"], ["sshd"]], []])
 def test_nohup_and_an_orphan_watch_nothing(monkeypatch, commands):
     ancestors(monkeypatch, *commands)
-    monkeypatch.setattr(parent.signal, "getsignal", lambda number: signal.SIG_IGN)
-    assert parent.watched_processes() == []
-    assert parent.stop_with_parent() is None
+    monkeypatch.setattr(orphan_guard.signal, "getsignal", lambda number: signal.SIG_IGN)
+    assert orphan_guard.watched_processes() == []
+    assert orphan_guard.stop_with_parent() is None
 
 
 def test_nohup_below_snakemake_is_watched(monkeypatch):
     processes = ancestors(monkeypatch, ["sh"], ["python", "/env/bin/snakemake"])
-    monkeypatch.setattr(parent.signal, "getsignal", lambda number: signal.SIG_IGN)
-    assert parent.watched_processes() == processes[:2]
+    monkeypatch.setattr(orphan_guard.signal, "getsignal", lambda number: signal.SIG_IGN)
+    assert orphan_guard.watched_processes() == processes[:2]
 
 
 SNAKEMAKE = "import subprocess, sys; subprocess.run(['sh', '-c', sys.argv[1]])"
 TRAINER = """
 import os, signal
-from dara.parent import stop_with_parent
+from dara.orphan_guard import stop_with_parent
 stop_with_parent()
 print(os.getpid(), flush=True)
 signal.pause()
@@ -114,11 +114,11 @@ def test_a_killed_snakemake_ends_the_trainer_below_its_shell(tmp_path):
 def test_a_finished_process_is_not_alive():
     process = subprocess.Popen([sys.executable, "-c", ""])
     watched, deadline = psutil.Process(process.pid), time.monotonic() + SECONDS
-    while parent.is_alive(watched) and time.monotonic() < deadline:
+    while orphan_guard.is_alive(watched) and time.monotonic() < deadline:
         pass
-    assert not parent.is_alive(watched), "a zombie counts as gone"
+    assert not orphan_guard.is_alive(watched), "a zombie counts as gone"
     process.wait()
-    assert parent.is_alive(psutil.Process())
+    assert orphan_guard.is_alive(psutil.Process())
 
 
 JOB = (
@@ -129,29 +129,29 @@ JOB = (
 
 def test_a_job_whose_workflow_died_before_it_started_ends_at_once():
     """Its shell waits for it and lives on; only the mark that the workflow left can tell."""
-    ended = subprocess.run([sys.executable, "-c", "from dara.parent import workflow_mark; print(workflow_mark())"],
+    ended = subprocess.run([sys.executable, "-c", "from dara.orphan_guard import workflow_mark; print(workflow_mark())"],
                            env={**os.environ, "PYTHONPATH": str(PACKAGE)}, capture_output=True, text=True, check=True)  # fmt: skip
     job = subprocess.run(
         [sys.executable, "-c", JOB],
-        env={**os.environ, "PYTHONPATH": str(PACKAGE), parent.WORKFLOW: ended.stdout.strip()},
+        env={**os.environ, "PYTHONPATH": str(PACKAGE), orphan_guard.WORKFLOW: ended.stdout.strip()},
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert job.returncode == parent.EXIT_CODE
+    assert job.returncode == orphan_guard.EXIT_CODE
     assert "the workflow, which started this job, is gone" in job.stderr
 
 
 def test_a_workflow_that_lives_and_one_elsewhere_are_not_gone(monkeypatch):
-    monkeypatch.setenv(parent.WORKFLOW, parent.workflow_mark())
-    assert not parent.workflow_is_gone()
-    boot = parent.psutil.boot_time()
-    monkeypatch.setattr(parent.psutil._pslinux, "boot_time", lambda: boot + 1)  # the clock is set
-    assert not parent.workflow_is_gone()
-    host, pid, start = parent.workflow_mark().split("/")
-    monkeypatch.setenv(parent.WORKFLOW, f"{host}/{pid}/{int(start) - 500}")  # another process with its pid
-    assert parent.workflow_is_gone()
-    monkeypatch.setenv(parent.WORKFLOW, f"elsewhere/{pid}/1.0")
-    assert not parent.workflow_is_gone()
-    monkeypatch.delenv(parent.WORKFLOW)
-    assert not parent.workflow_is_gone()
+    monkeypatch.setenv(orphan_guard.WORKFLOW, orphan_guard.workflow_mark())
+    assert not orphan_guard.workflow_is_gone()
+    boot = orphan_guard.psutil.boot_time()
+    monkeypatch.setattr(orphan_guard.psutil._pslinux, "boot_time", lambda: boot + 1)  # the clock is set
+    assert not orphan_guard.workflow_is_gone()
+    host, pid, start = orphan_guard.workflow_mark().split("/")
+    monkeypatch.setenv(orphan_guard.WORKFLOW, f"{host}/{pid}/{int(start) - 500}")  # another process with its pid
+    assert orphan_guard.workflow_is_gone()
+    monkeypatch.setenv(orphan_guard.WORKFLOW, f"elsewhere/{pid}/1.0")
+    assert not orphan_guard.workflow_is_gone()
+    monkeypatch.delenv(orphan_guard.WORKFLOW)
+    assert not orphan_guard.workflow_is_gone()

@@ -1,0 +1,403 @@
+"""The plan of one preset as files: which runs there are, where their files are, and what the Snakemake rules ask.
+
+Methods with an argument `wildcards` are functions of rules: Snakemake calls them with the wildcards of a job.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from dara import cache
+from dara.benchmarks import BenchmarkDefinition, definition
+from dara.config import Benchmark, Configuration, ModelSpec, Resources, RunSpec
+from dara.evaluation.records import RESPONSES, SCORES, covers, scored_by, steps_made
+from dara.loading import ConfigurationError, check_directories, check_known, check_preset_name, load_configuration
+from dara.manifests import saved_steps
+from dara.outputs import Outputs
+from dara.places import make_writable
+from dara.preflight import check_cached_only, check_preset_of_files, python_of
+from dara.runs import RunMatrix, base_id, data_id, evaluation_id, model_id, plan_runs
+from dara.store import canonical_json
+
+RUN_FILES = ("metrics.jsonl", "rewards.npz", "samples.jsonl.gz", "timings.json", "manifest.json")
+FRAMES = ("runs", "training_curves", "checkpoint_scores", "score_intervals", "crossings", "energies")
+GATHERING = Resources(cpus=1, memory_gb=8, hours=1)
+"""What a job needs that only finds the parts of an evaluation complete."""
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Where the files of a preset are. `results`: what the workflow writes; `scratch`: checkpoints, unfinished work."""
+
+    results: Path
+    preset: str
+    scratch: Path
+
+    @property
+    def root(self) -> Path:
+        """Return the results of this preset."""
+        return self.results / self.preset
+
+    @property
+    def frames(self) -> Path:
+        """Return the folder of the tidy frames."""
+        return self.root / "data"
+
+    @property
+    def published(self) -> Path:
+        """Return the folder of the authors' numbers, and of the tables and figures drawn from them."""
+        own = self.results / "published"
+        return own if own.is_dir() else Path("results/published")  # they are in git, wherever our results are
+
+    def inputs(self, data: str) -> Path:
+        """Return the folder of a prepared data set."""
+        return self.root / "inputs" / data
+
+    def model(self, model: str) -> Path:
+        """Return the folder of a base model's specification and manifest."""
+        return self.root / "models" / model
+
+    def run(self, run: str) -> Path:
+        """Return the folder of what a finished run published."""
+        return self.root / "runs" / run
+
+    def cached_run(self, run: str) -> Path:
+        """Return the folder of a run whose results are kept in git."""
+        return self.results / "cached" / run
+
+    def scores(self, run: str) -> Path:
+        """Return the folder of responses and scores of a run's checkpoints, or of a base model."""
+        return self.root / "scores" / run
+
+    def evaluation(self, run: str, settings: Benchmark) -> Path:
+        """Return the folder of responses and scores of one evaluation."""
+        return self.scores(run) / evaluation_id(settings)
+
+    def cached_evaluation(self, run: str, settings: Benchmark) -> Path:
+        """Return the folder of an evaluation whose results are kept in git."""
+        return self.cached_run(run) / evaluation_id(settings)
+
+
+@dataclass(frozen=True)
+class WorkflowPlan:
+    """The runs of one preset with their files and jobs."""
+
+    configuration: Configuration
+    root: Path
+    """The repository."""
+
+    @classmethod
+    def load(cls, root: Path, values: dict[str, Any], overlays: list[Path]) -> WorkflowPlan:
+        """Check the merged configuration of this workflow, and the files that it uses.
+
+        Args:
+            root: the repository.
+            values: the configuration as Snakemake merged it.
+            overlays: configuration files from the command line or the profile, on top of config/config.yaml.
+        """
+        default = root / "config" / "presets" / "laptop.yaml"
+        files = [root / "config" / "config.yaml", *([Path(path) for path in overlays] or [default])]
+        check_preset_of_files(values, files)
+        plan = cls(load_configuration(root, values, files), root)
+        for path in files:
+            check_preset_name(root, path)
+        check_directories(plan.configuration.preset, values, files)
+        check_cached_only(plan)
+        return plan
+
+    @cached_property
+    def matrix(self) -> RunMatrix:
+        """The runs of the preset. ConfigurationError for a combination of settings that makes no run."""
+        try:
+            return plan_runs(self.configuration)
+        except ValidationError as error:
+            problem = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise ConfigurationError(f"preset {self.name}: {problem}") from None
+
+    @property
+    def name(self) -> str:
+        """Return the name of the preset."""
+        return self.configuration.preset.preset
+
+    @property
+    def reuse(self) -> str:
+        """Return whether cached runs are taken: matching, only or none."""
+        return self.configuration.preset.reuse
+
+    @property
+    def other_presets(self) -> list[str]:
+        """Return the names of the presets in config/presets/ that this workflow is not of."""
+        return sorted({path.stem for path in (self.root / "config" / "presets").glob("*.yaml")} - {self.name})
+
+    @cached_property
+    def paths(self) -> Paths:
+        """Where files are, relative to the directory in which the workflow runs."""
+        preset = self.configuration.preset
+        return Paths(Path(preset.results), preset.preset, Path(preset.scratch))
+
+    @cached_property
+    def outputs(self) -> Outputs:
+        """The tables and figures of the preset."""
+        return Outputs.of_preset(self.configuration, self.root, self.paths.root)
+
+    @cached_property
+    def published(self) -> Outputs:
+        """Those of the authors' numbers."""
+        return Outputs.of_published(self.root, self.paths.published)
+
+    def make_directories(self) -> None:
+        """Make the directories of results and scratch. OSError, with the name, for one that cannot be written."""
+        for directory in (self.paths.root, *([self.paths.scratch] if self.reuse != "only" else [])):
+            make_writable(directory)
+
+    # --- what is cached -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def cached(self) -> set[str]:
+        """Ids of the runs that are taken from results/cached/."""
+        if self.reuse == "none":
+            return set()
+        return {
+            run
+            for run, spec in self.matrix.runs.items()
+            if cache.holds_run(self.paths.cached_run(run), spec, self.matrix.evaluations[run])
+        }
+
+    @cached_property
+    def cached_bases(self) -> set[str]:
+        """Ids of the base models whose scores are taken from there: all runs that start from them are."""
+        left = {base_id(spec.model) for run, spec in self.matrix.runs.items() if run not in self.cached}
+        return {
+            base
+            for base in self.bases.keys() - left
+            if cache.holds_scores(self.paths.cached_run(base), self.matrix.evaluations[base])
+        }
+
+    @cached_property
+    def outdated(self) -> set[str]:
+        """Ids of those whose scores there are of an older scorer: their responses there are scored again."""
+        return {
+            name
+            for name in self.cached | self.cached_bases
+            for benchmark in self.benchmarks_of(name)
+            if scored_by(self.paths.cached_evaluation(name, benchmark)) != definition(benchmark.name).scorer_version
+        }
+
+    # --- files of runs and base models --------------------------------------------------------------------------------
+
+    @cached_property
+    def bases(self) -> dict[str, str]:
+        """Base id -> model id of every base model."""
+        return {base_id(spec): name for name, spec in self.matrix.models.items()}
+
+    def spec(self, name: str) -> RunSpec:
+        """Return the specification of a run; of a base model, that of a run that starts from it."""
+        if name in self.bases:
+            return next(spec for spec in self.matrix.runs.values() if base_id(spec.model) == name)
+        return self.matrix.runs[name]
+
+    def run_directory(self, run: str) -> Path:
+        """Return where the published files of a run are: in the cache, or in the results of this preset."""
+        return self.paths.cached_run(run) if run in self.cached else self.paths.run(run)
+
+    def manifest(self, name: str) -> str:
+        """Return the manifest that names the checkpoints of a run, or of a base model."""
+        directory = self.paths.model(self.bases[name]) if name in self.bases else self.run_directory(name)
+        return str(directory / "manifest.json")
+
+    @property
+    def manifests(self) -> list[str]:
+        """Return the manifests of all runs."""
+        return [self.manifest(run) for run in self.matrix.runs]
+
+    def prepared(self, data: str) -> str:
+        """Return the manifest of a prepared data set, or of the cases of a benchmark."""
+        return str(self.paths.inputs(data) / "manifest.json")
+
+    def spec_json(self, wildcards: Any) -> str:
+        """Return the specification in `<kind>/<name>/spec.json`: of a data set, a base model or a run."""
+        matrix = self.matrix
+        kinds = {"inputs": matrix.data, "models": matrix.models, "runs": matrix.runs}
+        return canonical_json(kinds[wildcards.kind][wildcards.name])
+
+    def configuration_json(self) -> str:
+        """Return the merged configuration, so that later steps read what this workflow was given.
+
+        Without what changes no result: where checkpoints are, and how runs are chosen when none comes from the cache.
+        """
+        preset = self.configuration.preset.model_dump(mode="json", exclude={"scratch"})
+        return json.dumps(preset | {"reuse": "matching" if self.cached else "none"}, sort_keys=True)
+
+    # --- preparation and training -------------------------------------------------------------------------------------
+
+    def model_data(self, wildcards: Any) -> list[str]:
+        """Return the manifest of the data that a base model starts from; none for a published model."""
+        spec = self.matrix.models[wildcards.model]
+        return [self.prepared(data_id(spec.data))] if isinstance(spec, ModelSpec) else []
+
+    def training_inputs(self, wildcards: Any) -> dict[str, str]:
+        """Return the manifests of the data and of the base model of a run."""
+        spec = self.matrix.runs[wildcards.run]
+        model = self.paths.model(model_id(spec.model)) / "manifest.json"
+        return {"data": self.prepared(data_id(spec.data)), "model": str(model)}
+
+    @property
+    def fetching(self) -> str:
+        """Return how published data and models are fetched, for the command line."""
+        preset = self.configuration.preset
+        keys = ("hub_mirror", "data_local", "models_local", "scratch")
+        return json.dumps({key: getattr(preset, key) for key in keys}, sort_keys=True)
+
+    @property
+    def training_options(self) -> str:
+        """Return the options of a training that change no result."""
+        preset = self.configuration.preset
+        hardware = canonical_json(preset.resources) if preset.resources else None
+        options = {
+            "--trackers": ",".join(preset.trackers),
+            "--ray-address": preset.ray_address,
+            "--environment": preset.training_environment,
+            "--resources": hardware,
+        }
+        return " ".join(f"{option} {shlex.quote(value)}" for option, value in options.items() if value)
+
+    # --- evaluation ---------------------------------------------------------------------------------------------------
+
+    @property
+    def evaluated(self) -> list[str]:
+        """Return the base models and runs that are evaluated: those for which an experiment asks for it."""
+        return [name for name in (*self.bases, *self.matrix.runs) if self.matrix.evaluations[name]]
+
+    def benchmarks_of(self, name: str) -> tuple[Benchmark, ...]:
+        """Return what a run or a base model is evaluated on."""
+        return tuple(self.matrix.evaluations[name])
+
+    def settings(self, name: str, evaluation: str) -> Benchmark:
+        """Return the settings of an evaluation of a run or a base model, by its id."""
+        settings = {evaluation_id(one): one for one in self.benchmarks_of(name)}
+        check_known("scores", evaluation, settings, f"a benchmark on which this preset evaluates {name}")
+        return settings[evaluation]
+
+    def benchmark_json(self, wildcards: Any) -> str:
+        """Return the settings of an evaluation, for the command line."""
+        return canonical_json(self.settings(wildcards.run, wildcards.evaluation))
+
+    @property
+    def evaluation_python(self) -> str:
+        """Return the Python of the environment that generates."""
+        environment = self.configuration.preset.evaluation_environment
+        return str(python_of(self.root / environment)) if environment else "python"
+
+    def cases(self, name: str, evaluation: str) -> str:
+        """Return the manifest of the data whose cases are used: a run's own held-out ones, or a public benchmark's."""
+        benchmark = self.settings(name, evaluation).name
+        public = definition(benchmark).kind == "published"
+        return self.prepared(benchmark if public else data_id(self.spec(name).data))
+
+    def evaluation_inputs(self, wildcards: Any) -> dict[str, str]:
+        """Return the manifests of the checkpoints and of the cases of an evaluation."""
+        return {"manifest": self.manifest(wildcards.run), "data": self.cases(wildcards.run, wildcards.evaluation)}
+
+    def steps(self, name: str, evaluation: str) -> list[int]:
+        """Return the steps that jobs evaluate: those that are asked for, and those whose responses are there already.
+
+        So an experiment that asks for less loses nothing, and parts add to what is there where one asks for more.
+        """
+        settings = self.settings(name, evaluation)
+        return sorted({*self.matrix.evaluations[name][settings], *steps_made(self.paths.evaluation(name, settings))})
+
+    def steps_option(self, wildcards: Any) -> str:
+        """Return these steps, for the command line."""
+        return ",".join(map(str, self.steps(wildcards.run, wildcards.evaluation)))
+
+    def parts(self, name: str, evaluation: str) -> list[str]:
+        """Return what the jobs leave that share the checkpoints of a run; nothing where one job makes all."""
+        settings = self.settings(name, evaluation)
+        if definition(settings.name).kind == "validation":  # takes minutes
+            return []
+        jobs = min(self.configuration.preset.evaluation_jobs, len(self.steps(name, evaluation)))
+        files = [f"part{number}of{jobs}.done" for number in range(1, jobs + 1)] if jobs > 1 else []
+        return [str(self.paths.evaluation(name, settings) / file) for file in files]
+
+    def evaluation_parts(self, wildcards: Any) -> list[str]:
+        """Return `parts` for a rule."""
+        return self.parts(wildcards.run, wildcards.evaluation)
+
+    def scoring_inputs(self, wildcards: Any) -> dict[str, str]:
+        """Return the file that says that all responses are there, beside which they are, and the cases' manifest."""
+        run, settings = wildcards.run, self.settings(wildcards.run, wildcards.evaluation)
+        made = self.paths.evaluation(run, settings) / RESPONSES
+        responses = self.paths.cached_evaluation(run, settings) / SCORES if run in self.outdated else made
+        return {"responses": str(responses), "data": self.cases(run, wildcards.evaluation)}
+
+    def score_directory(self, name: str, benchmark: Benchmark) -> Path:
+        """Return where the scores of a run or a base model on a benchmark are."""
+        in_cache = name in (self.cached | self.cached_bases) - self.outdated
+        return (self.paths.cached_evaluation if in_cache else self.paths.evaluation)(name, benchmark)
+
+    @property
+    def score_directories(self) -> dict[str, dict[str, Path]]:
+        """Return those of every run and base model, by the name of the benchmark."""
+        return {
+            name: {one.name: self.score_directory(name, one) for one in self.benchmarks_of(name)}
+            for name in self.evaluated
+        }
+
+    def score_files(self, name: str) -> list[str]:
+        """Return the files that say that a run or a base model has been scored on its benchmarks."""
+        return [str(self.score_directory(name, one) / SCORES) for one in self.benchmarks_of(name)]
+
+    @property
+    def scored(self) -> list[str]:
+        """Return those of every run and base model."""
+        return [file for name in self.evaluated for file in self.score_files(name)]
+
+    def due_steps(self, name: str, benchmark: Benchmark) -> set[int]:
+        """Return the steps at which scores are due: those asked for, as far as a diverged run has checkpoints."""
+        manifest, steps = Path(self.manifest(name)), {*self.matrix.evaluations[name][benchmark]}
+        return steps & {*saved_steps(manifest)} if manifest.is_file() else steps
+
+    def is_scored(self, name: str, benchmark: Benchmark) -> bool:
+        """Return whether a run or a base model has the scores of a benchmark that are due."""
+        return covers(self.score_directory(name, benchmark), self.due_steps(name, benchmark))
+
+    def unscored(self, name: str) -> list[str]:
+        """Return the ids of the evaluations of which a run or a base model lacks scores that are due."""
+        return [evaluation_id(one) for one in self.benchmarks_of(name) if not self.is_scored(name, one)]
+
+    # --- hardware of jobs ---------------------------------------------------------------------------------------------
+
+    def resources(self, name: str) -> Resources:
+        """Return the hardware of a run or a base model: the preset's, or that of its model."""
+        own = self.configuration.models[self.spec(name).model.name].resources
+        return self.configuration.preset.resources or own
+
+    def hardware(self, rule: str, name: str, evaluation: str = "") -> Resources:
+        """Return what a job of a rule (train, evaluate or evaluate_part) asks for: `gpus`, `cpus`, memory and time."""
+        own = self.resources(name)
+        if rule == "train":  # on a Ray cluster that runs already, its GPUs are not the job's
+            return own.model_copy(update={"gpus": 0}) if self.configuration.preset.ray_address else own
+        return GATHERING if rule == "evaluate" and self.parts(name, evaluation) else own.evaluation
+
+    def asks(self, rule: str, key: str) -> Callable[[Any], Any]:
+        """Return the function of wildcards that gives one value of `hardware`."""
+        return lambda wildcards: getattr(self.hardware(rule, wildcards.run, wildcards.get("evaluation")), key)
+
+    def scoring_cores(self, wildcards: Any) -> int:
+        """Return the cores that score responses: one for the benchmarks of the laptop, which are small."""
+        return 16 if self._definition(wildcards).kind == "published" else 1
+
+    def scorer_version(self, wildcards: Any) -> int:
+        """Return the version of the scorer of a benchmark."""
+        return self._definition(wildcards).scorer_version
+
+    def _definition(self, wildcards: Any) -> BenchmarkDefinition:
+        return definition(self.settings(wildcards.run, wildcards.evaluation).name)
