@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dara.config import Benchmark, DataSpec, Sampling
-from dara.data import SOURCES, held_out
+from dara.data import SOURCES
+from dara.data.generated import held_out
 from dara.evaluation.records import SCORE_TABLE, SCORES, Response
 from dara.files import gzipped
 
@@ -21,7 +22,7 @@ def benchmark(name: str, samples: int = 1, seconds: float = 5.0, **changes: obje
 
 def write_cases(name: str, folder: Path, rows: int = 24) -> dict[str, str]:
     """Real held-out cases of a laptop source in `folder`; returns prompt -> right answer."""
-    source = SOURCES[name]
+    source = SOURCES[name].generator
     examples = held_out(DataSpec(source=name, seed=100, train_rows=1, held_out_rows=rows))
     for file, content in source.benchmark_files(examples).items():
         path = folder / file

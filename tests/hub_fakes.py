@@ -4,8 +4,8 @@ from pathlib import Path
 
 import yaml
 
+from dara.data.generated import build_tokenizer
 from dara.data.hub import Fetch
-from dara.data.tokenizer import build_tokenizer
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TEMPLATE = (
@@ -14,21 +14,12 @@ TEMPLATE = (
 )
 
 
-def pin(
-    rows: int | None, *, file: str = "data.jsonl", host: str = "hub", sha256: str | None = None, revision: str = COMMIT
-) -> dict:
-    return {
-        "host": host,
-        "repository": "owner/name",
-        "revision": revision,
-        "file": file,
-        "rows": rows,
-        "sha256": sha256,
-    }
+def pin(rows: int | None, *, file: str = "data.jsonl", host: str = "hub", **others: str) -> dict:
+    return {"host": host, "repository": "owner/name", "revision": COMMIT, "file": file, "rows": rows, **others}
 
 
-def write_lock(path: Path, datasets: dict, models: dict | None = None) -> Path:
-    path.write_text("# pins of a test\n" + yaml.safe_dump({"datasets": datasets, "models": models or {}}))
+def write_lock(path: Path, datasets: dict) -> Path:
+    path.write_text(yaml.safe_dump({"datasets": datasets}))
     return path
 
 

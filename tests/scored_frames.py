@@ -13,9 +13,9 @@ import pandas as pd
 from dara.analysis.frames import rows_to_frame
 from dara.analysis.scores import score_rows
 from dara.benchmarks import definition
+from dara.data.math_sets import SETS
 from dara.evaluation.bfcl import CATEGORIES
 from dara.evaluation.grading import summarise
-from dara.evaluation.math_sets import SETS
 
 CASES = 10
 """Of each category."""

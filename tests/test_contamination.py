@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dara.data.contamination import LENGTH, Match, Text, matches, words
-from dara.evaluation.math_sets import SETS
+from dara.data.math_sets import SETS
 
 FILES = {name: f"{name}.jsonl" for name in SETS} | {"olympiadbench": "olympiadbench_675.jsonl"}
 

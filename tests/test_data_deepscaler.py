@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from dara.data.deepscaler import read
-from dara.data.prepare import prepare_hub, sources_of
+from dara.data.prepare import files_of, prepare
+from dara.data.public import deepscaler
 from dara.specs import HubData
 from hub_fakes import fetch_settings
 
@@ -64,7 +64,7 @@ def settings(tmp_path, problems, real_rows):
 
 
 def prepared(settings, out, **changes):
-    prepare_hub(SPEC.model_copy(update=changes), out, fetch=settings)
+    prepare(SPEC.model_copy(update=changes), out, fetch=settings)
     train = [json.loads(line) for line in (out / "train.jsonl").read_text().splitlines()]
     validation = [json.loads(line) for line in (out / "validation" / "problems.jsonl").read_text().splitlines()]
     return train, validation, json.loads((out / "manifest.json").read_text())
@@ -88,7 +88,7 @@ def test_both_files_are_taken_as_they_are_and_filters_are_counted_and_listed(set
 
 def test_an_answer_is_compared_as_the_authors_wrote_it(settings):
     write(settings.data_local["deepscaler_train"], [row("x", "$\\frac{1}{2}$")] * 187)
-    assert read(settings)[0][0].reference == "$\\frac{1}{2}$"
+    assert deepscaler(settings)[0][0].reference == "$\\frac{1}{2}$"
 
 
 def test_long_prompts_are_dropped_from_training_and_counted(settings, tmp_path):
@@ -143,8 +143,8 @@ def test_a_malformed_row_is_named(settings, spoilt):
     settings.data_local["deepscaler_validation"] = path
     message = r"deepscaler_validation, row 20: needs a prompt of a user message, and reward_model.ground_truth"
     with pytest.raises(ValueError, match=message):
-        read(settings)
+        deepscaler(settings)
 
 
 def test_the_data_sets_that_are_needed():
-    assert sources_of(SPEC) == ("deepscaler_train", "deepscaler_validation", *SETS)
+    assert files_of(SPEC) == ("deepscaler_train", "deepscaler_validation", *SETS)

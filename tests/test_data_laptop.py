@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from dara.data import bfcl_prompt, laptop_math, laptop_tools
+from dara.data import laptop_math, laptop_tools
+from dara.data.laptop_tools import bfcl_prompt
 
 DRAWS = 20_000
 

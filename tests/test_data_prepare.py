@@ -11,18 +11,12 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from dara.config import DataSpec
-from dara.data import (
-    SOURCES,
-    bfcl_prompt,
-    demonstration_parameters,
-    draw,
-    held_out,
-    held_out_problems,
-    laptop_math,
-    laptop_tools,
-    prepare,
-)
+from dara.data import laptop_math, laptop_tools
+from dara.data.generated import demonstration_parameters, draw, held_out, held_out_problems
+from dara.data.laptop_tools import bfcl_prompt
+from dara.data.prepare import prepare
 
+SOURCES = {"laptop_tools": laptop_tools, "laptop_math": laptop_math}
 SPECS = {name: DataSpec(source=name, version=1, seed=5, train_rows=300, held_out_rows=60) for name in SOURCES}
 
 

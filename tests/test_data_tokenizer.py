@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from dara.data import laptop_math, laptop_tools
-from dara.data.tokenizer import VOCABULARY, build_tokenizer
+from dara.data.generated import VOCABULARY, build_tokenizer
 
 
 def texts(task, n=1000):

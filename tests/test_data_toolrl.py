@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from dara.data import published
-from dara.data.prepare import prepare_hub, sources_of
-from dara.data.toolrl import read
+from dara.data import prepare as preparation
+from dara.data.prepare import files_of, prepare
+from dara.data.public import toolrl
 from dara.specs import HubData
 from hub_fakes import fetch_settings
 
@@ -52,7 +52,7 @@ def test_the_files_of_a_prepared_split(settings, rows, tmp_path):
     out = tmp_path / "out"
     limit = 7605  # of the longest real prompt; the tokenizer here spells most words in bytes
     spec = SPEC.model_copy(update={"max_prompt_tokens": limit})
-    prepare_hub(spec, out, fetch=settings)
+    prepare(spec, out, fetch=settings)
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["data"] == spec.model_dump(mode="json")
     assert manifest["rows"] == {"train.jsonl": 80, "validation/problems.jsonl": 80}
@@ -79,19 +79,19 @@ def test_the_files_of_a_prepared_split(settings, rows, tmp_path):
 
 
 def test_the_same_specification_gives_the_same_files(settings, tmp_path, monkeypatch):
-    monkeypatch.setattr(published, "_bfcl_questions", lambda name: [])  # seconds to read
+    monkeypatch.setattr(preparation, "_bfcl_questions", lambda name: [])  # seconds to read
     for name in ("a", "b", "b"):
-        prepare_hub(SPEC, tmp_path / name, fetch=settings)
+        prepare(SPEC, tmp_path / name, fetch=settings)
     assert (tmp_path / "a" / "manifest.json").read_bytes() == (tmp_path / "b" / "manifest.json").read_bytes()
 
 
 def test_other_numbers_of_rows_are_refused(settings, tmp_path, rows, monkeypatch):
-    monkeypatch.setattr(published, "_bfcl_questions", lambda name: [])
+    monkeypatch.setattr(preparation, "_bfcl_questions", lambda name: [])
     with pytest.raises(ValueError, match=r"data.validation_rows: 79, but toolrl has 80 validation rows; set that"):
-        prepare_hub(SPEC.model_copy(update={"validation_rows": 79}), tmp_path / "out", fetch=settings)
+        prepare(SPEC.model_copy(update={"validation_rows": 79}), tmp_path / "out", fetch=settings)
     write_rows(tmp_path / "train.jsonl", rows)
     with pytest.raises(ValueError, match=r"train.jsonl: has 80 rows; toolrl_train has 82, so this is another set"):
-        read(settings)
+        toolrl(settings)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_other_numbers_of_rows_are_refused(settings, tmp_path, rows, monkeypatch
 )
 def test_a_specification_that_does_not_fit(settings, tmp_path, change, message):
     with pytest.raises(ValueError, match=message):
-        prepare_hub(SPEC.model_copy(update=change), tmp_path / "out", fetch=settings)
+        prepare(SPEC.model_copy(update=change), tmp_path / "out", fetch=settings)
     assert not (tmp_path / "out").exists()
 
 
@@ -118,11 +118,11 @@ def test_a_tokenizer_without_a_chat_template(settings, tmp_path):
     (settings.models_local["owner/model"] / "chat_template.jinja").unlink(missing_ok=True)
     save_tokenizer(settings.models_local["owner/model"], template=None)
     with pytest.raises(ValueError, match=r"data.tokenizer: owner/model has no chat template"):
-        prepare_hub(SPEC, tmp_path / "out", fetch=settings)
+        prepare(SPEC, tmp_path / "out", fetch=settings)
 
 
 def test_what_the_user_says_is_compared_with_benchmarks(settings):
-    train, validation, _ = read(settings)
+    train, validation, _ = toolrl(settings)
     assert validation[0].text == (
         "Hey, I'm looking to stay current on Azure services. Could you fetch the latest news on that topic for me?"
     )
@@ -134,7 +134,7 @@ def test_a_malformed_row_is_named(tmp_path, rows):
     local = {name: write_rows(tmp_path / "rows.jsonl", rows) for name in ("toolrl_train", "toolrl_validation")}
     fetch = fetch_settings(tmp_path, dict.fromkeys(local, 80), local)
     with pytest.raises(ValueError, match=r"toolrl_train, row 4: needs a prompt of a system and a user message"):
-        read(fetch)
+        toolrl(fetch)
 
 
 def test_parquet_rows_are_read_as_the_published_file_has_them(tmp_path, rows):
@@ -143,10 +143,10 @@ def test_parquet_rows_are_read_as_the_published_file_has_them(tmp_path, rows):
 
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
     local = dict.fromkeys(("toolrl_train", "toolrl_validation"), tmp_path / "rows.parquet")
-    train, validation, excluded = read(fetch_settings(tmp_path, dict.fromkeys(local, 80), local))
+    train, validation, excluded = toolrl(fetch_settings(tmp_path, dict.fromkeys(local, 80), local))
     assert (len(train), len(validation), excluded) == (80, 80, [])
     assert [one.reference for one in validation] == [row["reward_model"]["ground_truth"] for row in rows]
 
 
 def test_the_data_sets_that_are_needed():
-    assert sources_of(SPEC) == ("toolrl_train", "toolrl_validation")
+    assert files_of(SPEC) == ("toolrl_train", "toolrl_validation")

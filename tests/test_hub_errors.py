@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from dara.data import downloads, network
+from dara.data import hub, network
 from dara.data.hub import Fetch, check_available
 from dara.loading import ConfigurationError, load_preset
 from hub_fakes import COMMIT, pin, write_lock
@@ -136,7 +136,7 @@ def test_a_web_page_instead_of_a_hub(fetch):
 
 def test_a_host_that_is_mute(fetch, monkeypatch):
     monkeypatch.setattr(network, "ANSWER_SECONDS", 0.2)
-    monkeypatch.setattr(downloads, "READ_SECONDS", 0.2)
+    monkeypatch.setattr(hub, "READ_SECONDS", 0.2)
     with running(0) as address:
         with pytest.raises(ValueError, match=f"{address} gave no answer in time"):
             check(fetch(address))
@@ -239,7 +239,7 @@ def test_the_proxy_that_a_request_went_through_is_named(fetch, monkeypatch):
 
 def test_github_is_fetched_through_the_same_proxies(fetch, monkeypatch):
     with running(404) as address:
-        monkeypatch.setattr(downloads, "GITHUB", address)
+        monkeypatch.setattr(hub, "GITHUB", address)
         with pytest.raises(ValueError, match=r"data set tools .* is missing: .* answers 404 Not Found"):
             fetch(None).dataset("tools")
     monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
@@ -265,21 +265,25 @@ def test_the_key_of_a_mirror_is_named_with_its_file(tmp_path):
         load_preset(ROOT, path)
 
 
-def test_a_full_disk_is_no_fault_of_the_host(fetch, monkeypatch):
-    def write(*_):
-        raise OSError(28, "No space left on device")
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(28, "No space left on device"), r"it cannot be written \(.*No space left"),
+        (
+            RuntimeError("Data processing error: CAS service error : error sending request"),
+            r"the storage that http://mirror\.test names cannot be read \(.*CAS service.*HF_HUB_DISABLE_XET=1",
+        ),
+    ],
+)
+def test_a_full_disk_and_a_storage_that_a_firewall_hides(fetch, monkeypatch, error, message):
+    def fail(*_):
+        raise error
 
-    monkeypatch.setattr(downloads, "hub_file", write)
-    with pytest.raises(ValueError, match=r"data set one .* is missing: it cannot be written \(.*No space left"):
+    monkeypatch.setattr(Fetch, "_cached", lambda *_: None)
+    monkeypatch.setattr(Fetch, "_download", fail)
+    with pytest.raises(ValueError, match=f"data set one .* is missing: {message}"):
         fetch("http://mirror.test").dataset("one")
-
-
-def test_a_storage_of_the_hub_that_a_firewall_hides(fetch, monkeypatch):
-    def read(*_):
-        raise RuntimeError("Data processing error: CAS service error : error sending request")
-
-    monkeypatch.setattr(downloads, "snapshot", read)
-    with pytest.raises(ValueError, match=r"model owner/model .* cannot be read \(.*CAS service.*HF_HUB_DISABLE_XET=1"):
+    with pytest.raises(ValueError, match=f"model owner/model .* is missing: {message}"):
         fetch("http://mirror.test").model("owner/model", COMMIT)
 
 

@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dara.data.prepare import prepare_benchmark, sources_of_benchmark
+from dara.data.math_sets import QUESTIONS, SETS, read_set, reference
+from dara.data.prepare import files_of_benchmark, prepare_benchmark
+from dara.data.public import INSTRUCTION
 from dara.evaluation import bfcl_v4, math
-from dara.evaluation.math_sets import INSTRUCTION, QUESTIONS, SETS, read_set, reference
 from dara.evaluation.sandbox import Sandbox, ScorerSpec
 from hub_fakes import fetch_settings
 
@@ -34,7 +35,7 @@ def test_the_sets_have_1559_questions():
         "math500": 500, "aime24": 30, "amc": 83, "minerva": 272, "olympiadbench": 674,
     }  # fmt: skip
     assert QUESTIONS == 1559
-    assert sources_of_benchmark("math_five") == tuple(SETS)
+    assert files_of_benchmark("math_five") == tuple(SETS)
 
 
 def test_the_prepared_benchmark(settings, tmp_path):

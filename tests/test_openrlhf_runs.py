@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import dara
-from dara.data import prepare
+from dara.data.prepare import prepare
 from dara.methods import load_method
 from dara.runs import run_id
 from dara.specs import DataSpec

@@ -10,8 +10,8 @@ import pytest
 
 from dara.dag import Workflow
 from dara.loading import ConfigurationError, load_all_presets, load_configuration, load_preset, merge, read_yaml
-from dara.methods.loading import source_file
 from dara.places import NAME_LENGTH, RESERVED, as_written, check_name, check_output, expanded
+from dara.plugins import source_file
 from dara.specs import HubModel, MethodSpec
 from project import ROOT
 

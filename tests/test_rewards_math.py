@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dara.evaluation.math_sets import reference
+from dara.data.math_sets import reference
 from dara.rewards import math_correctness, numeric_equal, response_length
 from dara.rewards.math import last_boxed, normalise
 

@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from dara.config import RunSpec
-from dara.data.tokenizer import build_tokenizer
+from dara.data.generated import build_tokenizer
 from dara.engines import ENGINES
 from dara.training.run import RunInputs
 

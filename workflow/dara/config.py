@@ -15,12 +15,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from dara.benchmarks import definition, names_of
+from dara.rewards import REWARDS
 from dara.specs import (
     KL,
     NORMALIZATION,
     PRECISION,
     SAMPLER_SEED,
-    SOURCES_OF_TASK,
     AnyData,
     AnyModel,
     Architecture,
@@ -38,6 +38,7 @@ from dara.specs import (
     Normalization,
     Optimizer,
     OutputName,
+    OwnData,
     PathText,
     Positive,
     PositiveFloat,
@@ -51,6 +52,7 @@ from dara.specs import (
     Task,
     WarmStart,
     check_choice,
+    check_data,
     check_groups,
     check_rewards,
 )
@@ -73,6 +75,7 @@ __all__ = [  # the specifications that a configuration is made of, so that one i
     "ModelEntry",
     "ModelSpec",
     "Optimizer",
+    "OwnData",
     "Preset",
     "Resources",
     "RunSpec",
@@ -165,6 +168,10 @@ class Experiment(Model):
     question: str = Field(min_length=1, description="what it asks, in one sentence")
     task: Task
     rewards: tuple[str, ...] = Field(min_length=1, description="the K rewards, in order")
+    reward_functions: dict[Name, str] = Field(
+        default={},
+        description="a user's own rewards: FILE.py:FUNCTION relative to config/, or package.module:FUNCTION",
+    )
     sparse_reward: str = Field(description="the reward whose crossing answers the question")
     methods: Annotated[tuple[str, ...], Field(min_length=1)] | Literal["all"] = Field(
         description="rows of config/methods.yaml, or all of them"
@@ -188,7 +195,8 @@ class Experiment(Model):
 
     @model_validator(mode="after")
     def _consistent(self) -> Experiment:
-        check_rewards(self.task, self.rewards, {})
+        check_rewards(self.task, self.rewards, {}, self.reward_functions)
+        self._check_own_rewards()
         for where, name in [("sparse_reward", self.sparse_reward), *(("thresholds", key) for key in self.thresholds)]:
             if name not in self.rewards:
                 raise ValueError(f"{where}: {name!r} is not one of the experiment's rewards {list(self.rewards)}")
@@ -196,6 +204,12 @@ class Experiment(Model):
             if not levels or len(set(levels)) != len(levels):
                 raise ValueError(f"thresholds.{reward}: needs one or more levels, each once (given: {list(levels)})")
         return self
+
+    def _check_own_rewards(self) -> None:
+        for name in self.reward_functions:
+            if name in REWARDS[self.task] or name not in self.rewards:
+                why = "is the name of a built-in reward" if name in REWARDS[self.task] else "is not in `rewards`"
+                raise ValueError(f"reward_functions: {name!r} {why}; name an own reward of `rewards`")
 
 
 class TaskSettings(Model):
@@ -325,14 +339,15 @@ class Preset(Model):
     @model_validator(mode="after")
     def _tasks(self) -> Preset:
         for task, settings in self.tasks.items():
-            check_rewards(task, (), settings.reward_params)
+            known = {name: value for name, value in settings.reward_params.items() if name in REWARDS[task]}
+            check_rewards(task, (), known)  # names of others: `loading`, which knows the experiments' own rewards
             limit = settings.reward_params.get("length", {}).get("limit")
             if task == "math" and limit is not None and limit != settings.benchmark.length_limit:
                 raise ValueError(
                     f"tasks.math.benchmark.length_limit is {settings.benchmark.length_limit}, but the length reward's "
                     f"limit is {limit:g}; Exceed counts what the reward forbids"
                 )
-            check_choice(f"tasks.{task}.data.source", settings.data.source, SOURCES_OF_TASK[task])
+            check_data(f"tasks.{task}.data.source", settings.data, task)
             _check_benchmark(f"tasks.{task}.benchmark.name", settings.benchmark, task, OWN_KINDS)
             for one in settings.further_benchmarks:
                 _check_benchmark(f"tasks.{task}.further_benchmarks.name", one, task, OWN_KINDS)

@@ -13,7 +13,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from dara.analysis.figures import FIGURES
 from dara.config import Configuration, Experiment, Matrix, MethodEntry, ModelEntry, Preset, TaskSettings
 from dara.places import check_name, why_no_directory
-from dara.specs import SOURCES_OF_TASK, Model, checkpoint_steps
+from dara.plugins import DATA, METHOD, REWARD, source_file
+from dara.rewards import check_names
+from dara.specs import SOURCES_OF_TASK, Model, OwnData, checkpoint_steps
 
 
 class ConfigurationError(ValueError):
@@ -140,8 +142,16 @@ def check_method_parameters(configuration: Configuration, *, unused: bool = Fals
 
     from dara.methods import load_method
     from dara.methods.contract import FAILURES
-    from dara.rewards import reward_ranges
+    from dara.rewards import check_params, load_rewards, reward_ranges
 
+    for name in configuration.preset.experiments:
+        experiment = configuration.experiments[name]
+        try:
+            load_rewards(experiment.task, experiment.reward_functions, configuration.directory)
+            params = configuration.preset.tasks[experiment.task].reward_params
+            check_params(experiment.task, {key: params[key] for key in experiment.reward_functions if key in params})
+        except ValueError as error:
+            raise ConfigurationError(f"config/experiments/{name}.yaml: reward_functions: {error}") from None
     for name, entry in configuration.methods.items():
         asking = [
             configuration.experiments[experiment]
@@ -265,13 +275,15 @@ def _explain(model: type[BaseModel], values: Any, item: Any, files: list[Path], 
     return f"{where}: {message[0].lower()}{message[1:]}{shown}"
 
 
-UNION_TAGS = {"str", "tuple", "made_model", "hub_model"}
+UNION_TAGS = {"str", "tuple", "made_model", "hub_model", "known_data", "own_data"}
 SOURCES = {source for sources in SOURCES_OF_TASK.values() for source in sources}
 
 
 def _is_union_tag(above: Any, part: Any) -> bool:
     """Whether a part of a location is pydantic's, not a key: the kind of a value, which of data is its source."""
-    return isinstance(part, str) and ("[" in part or part in UNION_TAGS or (above == "data" and part in SOURCES))
+    return isinstance(part, str) and (
+        "[" in part or part in UNION_TAGS or (above in ("data", "known_data") and part in SOURCES)
+    )
 
 
 COMMAND_LINE = "--config on the command line"
@@ -341,11 +353,15 @@ def _check_references(configuration: Configuration, files: list[Path]) -> None:
                 raise ConfigurationError(
                     f"{where}.models: {model!r} is a model for another task than {experiment.task}"
                 )
+        for reward, function in experiment.reward_functions.items():
+            _check_source(f"config/experiments/{name}.yaml: reward_functions.{reward}", function, configuration, REWARD)
         listed = f"{where}.methods" if matrix.methods else f"config/experiments/{name}.yaml: methods"
         for method in configuration.methods_of(experiment, matrix):
             check_known(listed, method, configuration.methods, "a method of config/methods.yaml")
-            _check_source(configuration, method)
+            entry = configuration.methods[method]
+            _check_source(f"{configuration.directory / 'methods.yaml'}: {method}", entry.function, configuration)
         _check_evaluation(name, matrix, preset.tasks[experiment.task], files)
+    _check_own(configuration, files)
     chosen = {name: configuration.experiments[name] for name in preset.experiments}
     _check_outputs(chosen, lambda name: f"config/experiments/{name}.yaml: ")
 
@@ -381,17 +397,35 @@ def check_directories(preset: Preset, values: dict[str, Any], files: list[Path])
         )
 
 
-def _check_source(configuration: Configuration, method: str) -> None:
-    """ConfigurationError if the file of a user's own method is not there."""
-    function = configuration.methods[method].function
+def _check_source(where: str, function: str | None, configuration: Configuration, example: str = METHOD) -> None:
+    """ConfigurationError if the file of a user's own function is not there."""
     if function is None:
         return
-    from dara.methods import source_file  # imports torch, which plans without a user's own method do not need
-
     try:
-        source_file(function, configuration.directory)
+        source_file(function, configuration.directory, example=example)
     except ValueError as error:
-        raise ConfigurationError(f"{configuration.directory / 'methods.yaml'}: {method}: {error}") from None
+        raise ConfigurationError(f"{where}: {error}") from None
+
+
+def _check_own(configuration: Configuration, files: list[Path]) -> None:
+    """ConfigurationError for an own data source that is not there, or parameters of a reward that nobody has."""
+    preset = configuration.preset
+    for task, settings in preset.tasks.items():
+        if isinstance(settings.data, OwnData):
+            where = f"{_origin(('tasks', task, 'data', 'source'), files)}: tasks.{task}.data.source"
+            _check_source(where, settings.data.source, configuration, DATA)
+        own = [
+            name
+            for experiment in map(configuration.experiments.get, preset.experiments)
+            if experiment.task == task
+            for name in experiment.reward_functions
+        ]
+        for name in settings.reward_params:
+            try:
+                check_names(task, [name], own)
+            except ValueError as error:
+                key = ("tasks", task, "reward_params", name)
+                raise ConfigurationError(f"{_origin(key, files)}: {'.'.join(key[:3])}: {error}") from None
 
 
 def check_known(where: str, name: str, known: Any, what: str) -> None:

@@ -82,11 +82,11 @@ def check_available(flow: Workflow) -> None:
     if flow.reuse == "only" or not (models or data):
         return
     from dara.data import hub
-    from dara.data.published import sources_of, sources_of_benchmark
+    from dara.data.prepare import files_of, files_of_benchmark
 
     benchmarks = {item.name for run in flow.plan.runs for item in flow.benchmarks_of(run)} & {*names_of("published")}
-    sources = [name for spec in data for name in sources_of(spec)]
-    sources += [name for benchmark in benchmarks for name in sources_of_benchmark(benchmark)]
+    sources = [name for spec in data for name in files_of(spec)]
+    sources += [name for benchmark in benchmarks for name in files_of_benchmark(benchmark)]
     fetch = hub.fetch_as_configured(flow.root, json.loads(flow.fetching))
     try:
         hub.check_available(sources, [(spec.hub, spec.revision) for spec in models], fetch)

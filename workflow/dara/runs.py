@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from dara.config import Configuration, Experiment, Matrix, ModelEntry, TaskSettings
+from dara.plugins import source_sha256
 from dara.specs import (
     SCORING_ONLY,
     AnyData,
@@ -19,6 +19,8 @@ from dara.specs import (
     HubModel,
     MethodSpec,
     ModelSpec,
+    OwnData,
+    RewardSpec,
     RunSpec,
 )
 from dara.store import spec_hash
@@ -29,7 +31,7 @@ CONTRACT = 1
 
 def data_id(spec: AnyData) -> str:
     """Name of a prepared data set."""
-    return f"{spec.source}-{spec_hash(spec)}"
+    return f"{spec.source.rpartition(':')[2]}-{spec_hash(spec)}"
 
 
 def model_id(spec: AnyModel) -> str:
@@ -146,7 +148,7 @@ def run_spec(
         task=experiment.task,
         rewards=experiment.rewards,
         reward_params={name: value for name, value in settings.reward_params.items() if name in experiment.rewards},
-        data=_data_spec(settings, entry),
+        data=_data_spec(settings, entry, configuration.directory),
         model=_model_spec(model, settings, entry),
         method=method_spec(configuration, method),
         group_size=group_size,
@@ -163,14 +165,20 @@ def run_spec(
         filter=_filter(settings, entry),
         precision=settings.precision,
         sampler_seed=settings.sampler_seed,
+        reward_functions={
+            name: RewardSpec(function=function, source_sha256=source_sha256(function, configuration.directory))
+            for name, function in experiment.reward_functions.items()
+        },
     )
 
 
-def _data_spec(settings: TaskSettings, entry: ModelEntry) -> AnyData:
-    """The task's data; published data is rendered with the model's own chat template."""
-    if isinstance(settings.data, HubData) and entry.hub:
-        return settings.data.model_copy(update={"tokenizer": f"{entry.hub}@{entry.revision}"})
-    return settings.data
+def _data_spec(settings: TaskSettings, entry: ModelEntry, directory: Path | None) -> AnyData:
+    """Return the task's data; public and own data is rendered with the model's own chat template."""
+    data = settings.data
+    changes = {"source_sha256": source_sha256(data.source, directory)} if isinstance(data, OwnData) else {}
+    if isinstance(data, HubData | OwnData) and entry.hub:
+        changes["tokenizer"] = f"{entry.hub}@{entry.revision}"
+    return data.model_copy(update=changes)
 
 
 def _model_spec(name: str, settings: TaskSettings, entry: ModelEntry) -> AnyModel:
@@ -189,25 +197,21 @@ def _filter(settings: TaskSettings, entry: ModelEntry) -> Filter | None:
 def method_spec(configuration: Configuration, name: str) -> MethodSpec:
     """The method as runs use it; a user's file enters with its checksum, so that an edited function is a new run."""
     entry = configuration.methods[name]
-    checksum = source_checksum(entry.function, configuration.directory) if entry.function else None
+    checksum = source_sha256(entry.function, configuration.directory) if entry.function else None
     return MethodSpec(name=name, function=entry.function, source_sha256=checksum, params=entry.params)
 
 
-def source_checksum(function: str, directory: Path | None) -> str:
-    """Checksum of the file of a user's own method; a file is relative to `directory`. ValueError if there is none."""
-    from dara.methods import source_file  # imports torch, which plans without a user's own method do not need
-
-    return hashlib.sha256(source_file(function, directory).read_bytes()).hexdigest()
-
-
 def check_source(spec: RunSpec, directory: Path | None) -> None:
-    """ValueError if the user's method was edited after the run was planned."""
+    """Raise ValueError if a file of the user's own was edited after the run was planned."""
     method = spec.method
-    if method.function and source_checksum(method.function, directory) != method.source_sha256:
-        raise ValueError(
-            f"{method.function} (method {method.name}) was edited after run {run_id(spec)} was planned; "
-            "start the workflow again, which plans a new run for the edited method"
-        )
+    own = [("method", method.name, method.function, method.source_sha256)] if method.function else []
+    own += [("reward", name, one.function, one.source_sha256) for name, one in spec.reward_functions.items()]
+    for kind, name, function, planned in own:
+        if source_sha256(function, directory) != planned:
+            raise ValueError(
+                f"{function} ({kind} {name}) was edited after run {run_id(spec)} was planned; "
+                f"start the workflow again, which plans a new run for the edited {kind}"
+            )
 
 
 @dataclass(frozen=True)

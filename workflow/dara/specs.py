@@ -6,15 +6,17 @@ before. Each model refuses unknown keys; `docs/configuration.md` is generated fr
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, PlainSerializer, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from dara.benchmarks import REGISTRY, definition
+from dara.data import SOURCES
 from dara.engines import ENGINES
 from dara.places import as_written, check_name, check_output, expanded
-from dara.rewards import check_params, reward_ranges
+from dara.rewards import check_names, check_params
 
 Task = Literal["tool_calling", "math"]
 Name = Annotated[str, AfterValidator(check_name)]
@@ -36,7 +38,11 @@ SAMPLER_SEED = "seed of the rollouts' sampling; none: the run's seed"
 
 SCORING_ONLY = ("length_limit", "seconds_per_case")
 """Settings of an evaluation that decide its scores alone: another value scores the same responses again."""
-SOURCES_OF_TASK = {"tool_calling": ("laptop_tools", "toolrl"), "math": ("laptop_math", "deepscaler")}
+SOURCES_OF_TASK = {
+    task: tuple(name for name, one in SOURCES.items() if one.task == task) for task in ("tool_calling", "math")
+}
+Generated = Literal[tuple(name for name, one in SOURCES.items() if one.generator)]
+Public = Literal[tuple(name for name, one in SOURCES.items() if one.read)]
 
 
 class Model(BaseModel):
@@ -82,7 +88,7 @@ class Optimizer(Model):
 class DataSpec(Model):
     """Generated problems, split into training prompts and held-out cases."""
 
-    source: Literal["laptop_tools", "laptop_math"] = Field(description="the generator in dara/data/")
+    source: Generated = Field(description="the generator in dara/data/")
     version: Positive = Field(1, description="version of the preparation; a changed generator needs another here")
     seed: Seed = Field(description="seed of the generator")
     train_rows: Positive = Field(description="training prompts")
@@ -92,7 +98,7 @@ class DataSpec(Model):
 class HubData(Model):
     """A published data set, fetched at a pinned revision and prepared for one model."""
 
-    source: Literal["toolrl", "deepscaler"] = Field(description="the data set; its module is in dara/data/")
+    source: Public = Field(description="the data set; its module is in dara/data/")
     version: Positive = Field(1, description="version of the preparation; a changed preparation needs another here")
     revision: Revision = Field(description="commit of the data set")
     max_prompt_tokens: Positive = Field(description="prompts with more tokens are left out, and counted")
@@ -101,6 +107,17 @@ class HubData(Model):
         None, description="ID@REVISION of the model whose chat template renders the prompts; filled in for each run"
     )
     decontaminate: bool = Field(False, description="leave out training problems that also stand in a benchmark")
+
+
+class OwnData(Model):
+    """A data set of a user's own, prepared for one model: a function that gives the rows of each split."""
+
+    source: str = Field(pattern=":", description="FILE.py:FUNCTION relative to config/, or package.module:FUNCTION")
+    source_sha256: str | None = Field(None, description="checksum of that file; filled in for each run")
+    max_prompt_tokens: Positive = Field(description="prompts with more tokens are left out, and counted")
+    tokenizer: str | None = Field(
+        None, description="ID@REVISION of the model whose chat template renders the prompts; filled in for each run"
+    )
 
 
 class Architecture(Model):
@@ -157,7 +174,15 @@ def _model_kind(value: Any) -> str:
     return "hub_model" if isinstance(value, HubModel) or (isinstance(value, dict) and "hub" in value) else "made_model"
 
 
-AnyData = Annotated[DataSpec | HubData, Field(discriminator="source")]
+def _data_kind(value: Any) -> str:
+    source = value.get("source") if isinstance(value, dict) else getattr(value, "source", None)
+    return "own_data" if isinstance(source, str) and ":" in source else "known_data"
+
+
+KnownData = Annotated[DataSpec | HubData, Field(discriminator="source")]
+AnyData = Annotated[
+    Annotated[KnownData, Tag("known_data")] | Annotated[OwnData, Tag("own_data")], Discriminator(_data_kind)
+]
 AnyModel = Annotated[
     Annotated[ModelSpec, Tag("made_model")] | Annotated[HubModel, Tag("hub_model")], Discriminator(_model_kind)
 ]
@@ -170,6 +195,13 @@ class MethodSpec(Model):
     function: str | None = Field(None, description="where a user's own function stands; none for a built-in method")
     source_sha256: str | None = Field(None, description="checksum of that file, so that an edited method is a new run")
     params: dict[str, Any] = Field(default={}, description="parameters of the method")
+
+
+class RewardSpec(Model):
+    """A user's own reward, as a run uses it."""
+
+    function: str = Field(description="where the function is")
+    source_sha256: str = Field(description="checksum of that file, so that an edited reward is a new run")
 
 
 class KL(Model):
@@ -223,11 +255,14 @@ class RunSpec(Model):
     filter: Filter | None = Field(None, description="dynamic sampling; none: every group is trained on")
     precision: Precision = Field("float32", description=PRECISION)
     sampler_seed: Seed | None = Field(None, description=SAMPLER_SEED)
+    reward_functions: dict[str, RewardSpec] = Field(
+        default={}, exclude_if=lambda own: not own, description="a user's own rewards among `rewards`"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> RunSpec:
-        check_rewards(self.task, self.rewards, self.reward_params)
-        check_choice("data.source", self.data.source, SOURCES_OF_TASK[self.task])
+        check_rewards(self.task, self.rewards, self.reward_params, self.reward_functions)
+        check_data("data.source", self.data, self.task)
         check_groups(self.prompts_per_step, self.optimizer.updates_per_step)
         if self.filter and self.filter.candidate_prompts < self.prompts_per_step:
             raise ValueError(
@@ -311,12 +346,23 @@ def check_groups(prompts_per_step: int, updates_per_step: int) -> None:
         )
 
 
-def check_rewards(task: str, rewards: tuple[str, ...], params: dict[str, dict[str, float]]) -> None:
-    """Raise ValueError unless `rewards` are distinct rewards of `task` and `params` belongs to rewards of the task."""
-    reward_ranges(task, rewards)
-    check_params(task, params)
+def check_rewards(
+    task: str, rewards: tuple[str, ...], params: Mapping[str, Mapping[str, float]], own: Collection[str] = ()
+) -> None:
+    """Raise ValueError unless `rewards` are distinct rewards of `task` and `params` belongs to rewards of the task.
+
+    own: names of a user's own rewards.
+    """
+    check_names(task, rewards, own)
+    check_params(task, params, own)
     if len(set(rewards)) != len(rewards):
         raise ValueError(f"rewards has an entry twice: {list(rewards)}")
+
+
+def check_data(key: str, data: AnyData, task: str) -> None:
+    """Raise ValueError unless the data is of a source for the task; a user's own function is for any."""
+    if not isinstance(data, OwnData):
+        check_choice(key, data.source, SOURCES_OF_TASK[task])
 
 
 def check_choice(key: str, value: str, allowed: tuple[str, ...]) -> None:

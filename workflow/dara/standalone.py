@@ -142,7 +142,7 @@ def _cases_directory(benchmark: str, out: Path, fetch: Fetch) -> Path:
     """Return where the cases are: BFCL-v4's in an installed package, others prepared beside the responses, once."""
     if benchmark == bfcl_v4.NAME:
         return bfcl_v4.data_directory()
-    from dara.data.published import prepare_benchmark
+    from dara.data.prepare import prepare_benchmark
 
     prepared = out / "cases" / benchmark
     if not (prepared / "manifest.json").is_file():

@@ -26,17 +26,17 @@ class Energies:
 
     @property
     def total(self) -> np.ndarray:
-        """Energy of each reward, (..., K)."""
+        """Return the energy of each reward, (..., K)."""
         return self.positive + self.negative
 
     @property
     def share(self) -> np.ndarray:
-        """Each reward's part of the energy of all K rewards, (..., K); NaN where there is no energy at all."""
+        """Return each reward's part of the energy of all K rewards, (..., K); NaN where there is no energy at all."""
         return energy_share(self.total)
 
 
 def group_z_scores(rewards: np.ndarray, eps: float = EPS) -> np.ndarray:
-    """z-scores within each group: (r - mean) / (s + eps), s with divisor G - 1; exactly 0 in a constant group.
+    """Return z-scores within each group: (r - mean) / (s + eps), s with divisor G - 1; exactly 0 in a constant group.
 
     Args:
         rewards: (..., B, G, K) raw rewards.
@@ -58,12 +58,12 @@ def group_z_scores(rewards: np.ndarray, eps: float = EPS) -> np.ndarray:
 
 
 def active_density(z: np.ndarray, tau: float = TAU) -> np.ndarray:
-    """Share of active groups: pi_k = (1 / B) #{i : sum_j |z_k(i, j)| > tau}. z (..., B, G, K) -> (..., K)."""
+    """Return the share of active groups, pi_k = (1 / B) #{i: sum_j |z_k(i, j)| > tau}; z (..., B, G, K) -> (..., K)."""
     return (np.abs(z).sum(axis=-2) > tau).mean(axis=-2)
 
 
 def energies(terms: np.ndarray) -> Energies:
-    """Energies of z-scores or of contributions, (..., B, G, K) -> (..., K).
+    """Return the energies of z-scores or of contributions, (..., B, G, K) -> (..., K).
 
     For z-scores the total is B pi_k (G - 1) as eps goes to 0 (the paper's Eq. 5).
     """
@@ -74,6 +74,6 @@ def energies(terms: np.ndarray) -> Energies:
 
 
 def energy_share(energy: np.ndarray) -> np.ndarray:
-    """Energy of each reward over the sum of all rewards, (..., K); NaN where the sum is 0."""
+    """Return the energy of each reward over the sum of all rewards, (..., K); NaN where the sum is 0."""
     total = np.asarray(energy, dtype=np.float64).sum(axis=-1, keepdims=True)
     return np.divide(energy, total, out=np.full(np.shape(energy), np.nan), where=total > 0)

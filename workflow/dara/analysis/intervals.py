@@ -38,7 +38,7 @@ class Interval:
 
 
 def keyed_generator(*key: str) -> np.random.Generator:
-    """A random generator that depends on the strings of `key` alone, such as (figure, metric, method)."""
+    """Return a random generator that depends on the strings of `key` alone, such as (figure, metric, method)."""
     if not key or not all(isinstance(part, str) and part for part in key):
         raise ValueError(f"key must be strings that are not empty, such as ('curves', 'format') (given: {key})")
     digest = hashlib.sha256(json.dumps(key).encode()).digest()
@@ -52,7 +52,7 @@ def bootstrap_interval(
     resamples: int = RESAMPLES,
     level: float = LEVEL,
 ) -> Interval | None:
-    """Percentile bootstrap of a mean over questions or over seeds.
+    """Return the percentile bootstrap interval of a mean over questions or over seeds.
 
     The order of the values does not matter: they are sorted before they are drawn from.
 
@@ -84,7 +84,7 @@ def bootstrap_intervals(
     resamples: int = RESAMPLES,
     level: float = LEVEL,
 ) -> list[Interval | None]:
-    """Percentile bootstrap of M weighted sums over the same n questions, stratified; all M share the resamples.
+    """Return stratified bootstrap intervals of M weighted sums over the same n questions, with the same resamples.
 
     The m-th statistic is sum_i weights[i, m] values[i, m]. A question that is drawn enters with the weight of its
     group, so the weights must be equal within a group: a mean of category means has the weight
@@ -121,7 +121,7 @@ def bootstrap_intervals(
 
 
 def resampled_sums(rows: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
-    """Sums (resamples, M) of n rows drawn with replacement from `rows` (n, M)."""
+    """Return the sums (resamples, M) of n rows drawn with replacement from `rows` (n, M)."""
     n = len(rows)
     drawn = rng.integers(n, size=(resamples, n))
     drawn += np.arange(resamples)[:, None] * n
@@ -131,12 +131,12 @@ def resampled_sums(rows: np.ndarray, resamples: int, rng: np.random.Generator) -
 
 
 def percentile_rank(quantile: float, resamples: int) -> int:
-    """Position in the sorted resamples: int(q R), the paper's rule. The small term undoes (1 - .95) / 2 < .025."""
+    """Return the position in the sorted resamples, the paper's int(q R); the small term undoes (1 - .95) / 2 < .025."""
     return min(int(quantile * resamples + 1e-9), resamples - 1)
 
 
 def t_interval(values: Sequence[float] | np.ndarray, level: float = LEVEL) -> Interval | None:
-    """Student's t interval of a mean over seeds: mean +- t(n - 1) s / sqrt(n), s with n - 1.
+    """Return Student's t interval of a mean over seeds: mean +- t(n - 1) s / sqrt(n), s with n - 1.
 
     Args:
         values: (n,) one value a seed.
@@ -159,7 +159,7 @@ def t_interval(values: Sequence[float] | np.ndarray, level: float = LEVEL) -> In
 
 
 def wilson_interval(k: int, n: int, level: float = LEVEL) -> Interval:
-    """Wilson's score interval of a share k of n, such as the runs that got there (Wilson 1927).
+    """Return Wilson's score interval of a share k of n, such as the runs that crossed (Wilson 1927).
 
     Unlike mean +- z sd it stays inside [0, 1] and has a width at k = 0 and k = n.
 
@@ -179,9 +179,9 @@ def wilson_interval(k: int, n: int, level: float = LEVEL) -> Interval:
 
 
 def median(values: Sequence[float] | np.ndarray) -> float:
-    """Median of runs, where infinity stands for a run that did not get there: it is later than every crossing.
+    """Return the median of runs; infinity is a run that did not cross, which is later than every crossing.
 
-    Infinite where the middle of the runs did not get there (also where one of the two middle ones did not).
+    Infinite where the middle run did not cross (or one of the two middle ones).
 
     Raises:
         ValueError: no values, or NaN among them.
@@ -191,7 +191,7 @@ def median(values: Sequence[float] | np.ndarray) -> float:
 
 
 def quartiles(values: Sequence[float] | np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """25 %, 50 % and 75 % quantiles over runs, linear between order statistics (of five runs: the 2nd, 3rd and 4th).
+    """Return 25, 50 and 75 % quantiles over runs, linear between order statistics (of five runs: 2nd, 3rd and 4th).
 
     Args:
         values: (runs, ...) finite; runs are the first axis.
@@ -204,13 +204,13 @@ def quartiles(values: Sequence[float] | np.ndarray) -> tuple[np.ndarray, np.ndar
     """
     array = _not_nan(values)
     if not np.isfinite(array).all():
-        raise ValueError("quartiles need finite values; take `median` where some runs did not get there")
+        raise ValueError("quartiles need finite values; take `median` where some runs did not cross")
     low, middle, high = np.quantile(array, [0.25, 0.5, 0.75], axis=0)
     return low, middle, high
 
 
 def summarise_seeds(frame: pd.DataFrame, name: str, by: Sequence[str]) -> pd.DataFrame:
-    """Mean, spread and both intervals over seeds of the column `value`, for each cell.
+    """Return mean, spread and both intervals over seeds of the column `value`, for each cell.
 
     Args:
         frame: one row a seed and cell, for example checkpoint_scores.

@@ -40,6 +40,6 @@ VALIDATION = "validation/"
 
 
 def headline_threshold(reward: str, thresholds: Collection[float]) -> float:
-    """The threshold that the paper's claim on a reward is about; the lowest where that is none of `thresholds`."""
+    """Return the threshold of the paper's claim on a reward; the lowest where that is none of `thresholds`."""
     level = HEADLINE[reward][1] if reward in HEADLINE else None
     return level if level in thresholds else min(thresholds)

@@ -186,9 +186,9 @@ Who = tuple[str, str, int | None]
 
 
 def published_notes(rows: pd.DataFrame, labels: Mapping[str, str]) -> list[str]:
-    """Sources, seeds and remarks of rows of `read_published`; `labels` are the names of their methods.
+    """Return sources, seeds and remarks of rows of `read_published`; `labels` are the names of their methods.
 
-    A remark is said once, with the methods and seeds that it is about unless it is about all. Those that name a
+    A remark appears once, with the methods and seeds that it is about unless it is about all. Those that name a
     contradiction of docs/published.md are first: they change how a number is read.
     """
     if rows.empty:
@@ -208,7 +208,7 @@ def published_notes(rows: pd.DataFrame, labels: Mapping[str, str]) -> list[str]:
 
 
 def seeds_of(rows: pd.DataFrame) -> list[int]:
-    """All seeds behind the rows, as far as they were published."""
+    """Return all seeds behind the rows, as far as they were published."""
     return sorted({int(seed) for text in rows["seeds"] for seed in text.split()})
 
 

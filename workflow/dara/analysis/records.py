@@ -61,7 +61,7 @@ class Run:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The columns that name a run in a frame."""
+        """Return the columns that name a run in a frame."""
         spec = self.spec
         return {
             "run_id": self.run_id,

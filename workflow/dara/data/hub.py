@@ -1,46 +1,88 @@
-"""Published data sets and models, fetched by id and pinned revision, checked, and kept in one directory.
+"""Public data sets and models, fetched by id and pinned commit.
 
-What is fetched is compared with the checksums of `config/data.lock.yaml` (`dara.data.pins`) at each use. A machine
-without a network has local files instead, or a mirror of the hub.
+A commit pins the bytes. The hub's own client downloads, resumes, locks and caches; each use compares the files with the
+hashes by which the hub names them. A file of GitHub is compared with git's id of its content: the pinned one, or that
+of the first download. A machine without a network has local files instead, or a mirror of the hub.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import functools
+import hashlib
 import json
 import logging
-import os
 import platform
 import re
-import shutil
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from dara.data import downloads, network
-from dara.data.downloads import GITHUB, NOT_WANTED, FetchError, attempt
-from dara.data.pins import Pin, model_sums, read_pin, record_model, record_pin
-from dara.data.rows import Row, read_rows
+import httpx
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dara.data import network
+from dara.data.public import Row, read_rows
 from dara.files import sha256, write_atomically
 from dara.specs import HubModel
-from dara.store import directory_lock
+from dara.store import write_manifest
 
 logger = logging.getLogger(__name__)
 
-FETCH_SECONDS = 6 * 3600.0  # a large model that another job is fetching is waited for
+GITHUB = "https://github.com"
+READ_SECONDS = 60.0  # until the next bytes come
 # How things are fetched, by the names of a preset: from the hub itself, into .scratch/hub.
 FETCHING: dict[str, Any] = {"scratch": ".scratch", "data_local": {}, "models_local": {}, "hub_mirror": None}
 MODEL_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
-TOKENIZER_FILES = (
-    "config.json",
-    "tokenizer*",
-    "vocab*",
-    "merges.txt",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template*",
-)
+TOKENIZER_FILES = ("config.json", "tokenizer*", "vocab*", "merges.txt", "*_tokens*.json", "chat_template*")
+NOT_WANTED = ("*/*", "README*", "LICENSE*")  # of models: other formats of the weights are in folders
+Kind = Literal["dataset", "model"]
+
+
+class FetchError(ValueError):
+    """A file is not here and cannot be fetched, or is not what is pinned."""
+
+
+class Pin(BaseModel):
+    """A file of a data set, as `config/data.lock.yaml` pins it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    host: Literal["hub", "github"]
+    repository: str
+    revision: str = Field(pattern="^[0-9a-f]{40}$")
+    file: str  # its path in the repository, or a pattern that exactly one path fits
+    rows: int | None  # None: nobody states it
+    blob: str | None = Field(None, pattern="^[0-9a-f]{40}$")  # git's id of the content; the hub gives its own hashes
+
+    @property
+    def origin(self) -> str:
+        """Repository and commit, in words."""
+        return f"{self.repository} at revision {self.revision}"
+
+
+def read_pin(lock: Path, source_id: str) -> Pin:
+    """Return the pin of a data set. ValueError, naming the file, where it has none, or one that is not complete."""
+    try:
+        content = yaml.safe_load(lock.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{lock}: the file does not exist; it pins every data set, and is in git") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{lock}: not valid YAML ({' '.join(str(error).split())})") from None
+    pins = content.get("datasets") if isinstance(content, dict) else None
+    if not isinstance(pins, dict):
+        raise ValueError(f"{lock}: must have the mapping datasets")
+    if source_id not in pins:
+        raise ValueError(f"{lock}: has no data set {source_id!r}; it has {', '.join(pins)}")
+    try:
+        return Pin.model_validate(pins[source_id])
+    except ValidationError:
+        raise ValueError(
+            f"{lock}: datasets.{source_id} must have host (hub or github), repository, revision (40 digits), file, "
+            "rows and, where it is known, blob (40 digits)"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -50,7 +92,7 @@ class Fetch:
     Attributes:
         cache: directory of everything that is fetched.
         lock: the file of pins.
-        data_local, models_local: data set or model id -> local file or directory that stands in for it.
+        data_local, models_local: data set or model id -> local file or directory that is used instead.
         mirror: endpoint of a mirror of the hub; None: the hub itself.
     """
 
@@ -61,23 +103,62 @@ class Fetch:
     mirror: str | None = None
 
     def dataset(self, source_id: str) -> Path:
-        """The file of a data set: see `dataset_file`."""
-        return dataset_file(source_id, cache=self.cache, local=self.data_local, mirror=self.mirror, lock=self.lock)
+        """Return the file of a data set: the local one if there is one, else the cached one, fetched where absent.
 
-    def model(self, hub_id: str, revision: str) -> Path:
-        """The directory of a model: see `model_directory`."""
-        return model_directory(
-            hub_id, revision, cache=self.cache, local=self.models_local, mirror=self.mirror, lock=self.lock
-        )
+        A local file in the pinned format must have the pinned content where that is known; in another format its rows
+        are taken as they are, and a warning says so.
+
+        Raises:
+            FetchError: the file is missing and cannot be fetched (names id, revision and how to get it), or it is not
+                the pinned one (names file and both hashes).
+        """
+        pin = read_pin(self.lock, source_id)
+        if source_id in self.data_local:
+            return _local_file(source_id, pin, Path(self.data_local[source_id]))
+
+        def missing(reason: str) -> str:
+            return _no_data(source_id, pin, reason)
+
+        if pin.host == "github":
+            return self._github_file(pin, missing)
+        folder = self._snapshot("dataset", pin.repository, pin.revision, (pin.file,), missing)
+        fitting = [path for path in _files(folder) if fnmatch.fnmatch(path.relative_to(folder).as_posix(), pin.file)]
+        if len(fitting) != 1:
+            raise FetchError(f"{pin.origin}: {len(fitting)} files fit {pin.file!r}, the file of {source_id}; one must")
+        return fitting[0]
+
+    def model(self, hub_id: str, revision: str, files: tuple[str, ...] = MODEL_FILES) -> Path:
+        """Return the directory of a model with its tokenizer, complete and checked: local, cached, or fetched now.
+
+        revision: all 40 digits of a commit.
+
+        Raises:
+            FetchError: as `dataset`; also when a directory is not complete.
+        """
+
+        def missing(reason: str) -> str:
+            return _no_model(hub_id, revision, reason)
+
+        if not re.fullmatch(r"[0-9a-f]{40}", revision):
+            raise FetchError(
+                f"model {hub_id}: revision {revision!r} must be all 40 digits of a commit, which the hub needs"
+            )
+        if hub_id in self.models_local:
+            folder = Path(self.models_local[hub_id])
+            if not folder.is_dir():
+                raise FetchError(missing(f"{folder} does not exist"))
+            logger.warning("%s: this copy of %s is used as it is; it cannot be checked", folder, hub_id)
+        else:
+            folder = self._snapshot("model", hub_id, revision, files, missing)
+        _check_complete(folder, missing, weights=files == MODEL_FILES)
+        return folder
 
     def tokenizer(self, hub_id: str, revision: str) -> Path:
-        """The directory of a model's tokenizer: see `tokenizer_directory`."""
-        return tokenizer_directory(
-            hub_id, revision, cache=self.cache, local=self.models_local, mirror=self.mirror, lock=self.lock
-        )
+        """Return the directory of a model's tokenizer and configuration: see `model`."""
+        return self.model(hub_id, revision, TOKENIZER_FILES)
 
     def rows(self, source_id: str) -> list[Row]:
-        """The rows of a data set. Raises ValueError, naming the set, when it has not as many as are pinned."""
+        """Return the rows of a data set. ValueError, naming the set, for another number of them than is pinned."""
         path, pin = self.dataset(source_id), read_pin(self.lock, source_id)
         rows = read_rows(path)
         if pin.rows is not None and len(rows) != pin.rows:
@@ -85,68 +166,86 @@ class Fetch:
         return rows
 
     def describe(self, source_id: str) -> dict[str, Any]:
-        """What a manifest says about a data set that was used."""
+        """Return what a manifest says about a data set that was used."""
         pin, path = read_pin(self.lock, source_id), self.dataset(source_id)
-        return {
-            "repository": pin.repository,
-            "revision": pin.revision,
-            "file": path.name,
-            "sha256": sha256(path),
-            "local": source_id in self.data_local,
-        }
+        origin = {"repository": pin.repository, "revision": pin.revision}
+        return {**origin, "file": path.name, "sha256": sha256(path), "local": source_id in self.data_local}
+
+    def has_dataset(self, pin: Pin) -> bool:
+        """Return whether the cache has the file of a data set. Asks no host."""
+        if pin.host == "github":
+            return self._github_path(pin).is_file()
+        return self._cached("dataset", pin.repository, pin.revision, (pin.file,)) is not None
+
+    def has_model(self, hub_id: str, revision: str) -> bool:
+        """Return whether the cache has all files of a model. Asks no host."""
+        return self._cached("model", hub_id, revision, MODEL_FILES) is not None
+
+    def _snapshot(
+        self, kind: Kind, repository: str, revision: str, files: tuple[str, ...], missing: Callable[[str], str]
+    ) -> Path:
+        """Return the directory with the wanted files of a commit, fetched where some are absent, and checked."""
+        folder = self._cached(kind, repository, revision, files)
+        if folder is None:
+            logger.info("fetching %s at revision %s", repository, revision)
+            _limit_client()
+            download = functools.partial(self._download, kind, repository, revision, files)
+            folder = attempt(download, missing, hub_address(self.mirror))
+        for path in map(Path.resolve, _files(folder)):
+            # The cache names a file by the hash that the hub gives: sha256, or git's id.
+            _check_content(path, path.name, f"{repository} at revision {revision}")
+        return folder
+
+    def _cached(self, kind: Kind, repository: str, revision: str, files: tuple[str, ...]) -> Path | None:
+        from huggingface_hub.errors import LocalEntryNotFoundError
+
+        try:
+            return self._download(kind, repository, revision, files, local_files_only=True)
+        except LocalEntryNotFoundError:  # nothing, or not all of it
+            return None
+
+    def _download(
+        self, kind: Kind, repository: str, revision: str, files: tuple[str, ...], local_files_only: bool = False
+    ) -> Path:
+        from huggingface_hub import snapshot_download
+
+        folder = snapshot_download(
+            repository,
+            repo_type=kind,
+            revision=revision,
+            cache_dir=self.cache,
+            endpoint=self.mirror,
+            allow_patterns=[*files],
+            ignore_patterns=[*NOT_WANTED] if kind == "model" else None,
+            local_files_only=local_files_only,
+        )
+        return self.cache / Path(folder).relative_to(self.cache.resolve())
+
+    def _github_path(self, pin: Pin) -> Path:
+        return self.cache / "github" / pin.repository.replace("/", "--") / pin.revision / pin.file
+
+    def _github_file(self, pin: Pin, missing: Callable[[str], str]) -> Path:
+        """Return a file of a GitHub repository, fetched where absent, and checked. A mirror of the hub has none."""
+        path = self._github_path(pin)
+        first = path.with_name(f"{path.name}.blob")  # git's id of what was fetched, where the pin does not know it
+        if not path.is_file():
+            logger.info("fetching %s of %s", pin.file, pin.origin)
+            address = f"{GITHUB}/{pin.repository}/raw/{pin.revision}/{pin.file}"
+            content = attempt(lambda: _get(address), missing, GITHUB)
+            write_atomically(first, git_blob(content))
+            write_atomically(path, content)
+        _check_content(path, pin.blob or first.read_text("utf-8"), pin.origin)
+        return path
 
 
-def dataset_file(
-    source_id: str, *, cache: Path, local: Mapping[str, Path | str], mirror: str | None, lock: Path
-) -> Path:
-    """The file of a data set: the local one if there is one, else the cached one, fetched where it is not there.
-
-    A local file in the pinned format must be the pinned file; in another format its rows are taken as they are, and a
-    warning says so.
-
-    Raises:
-        FetchError: the file is missing and cannot be fetched (names id, revision and how to get it), or its sha256 is
-            not the pinned one (names file and both sums).
-    """
-    pin = read_pin(lock, source_id)
-    if source_id in local:
-        return _local_file(pin, Path(local[source_id]))
-    folder = _dataset_folder(pin, cache)
-    with directory_lock(cache, seconds=FETCH_SECONDS):
-        path = _only_file(folder)
-        if path is not None:
-            _check_file(pin, path)
-        else:
-            path, pin = _fetched_file(pin, folder, mirror)
-        if read_pin(lock, source_id).sha256 is None:
-            rows = len(read_rows(path)) if pin.rows is None else pin.rows
-            record_pin(lock, replace(pin, rows=rows, sha256=sha256(path)))
-            logger.info("%s: its sha256 is now in %s; commit that file", source_id, lock)
-    return path
-
-
-def model_directory(
-    hub_id: str, revision: str, *, cache: Path, local: Mapping[str, Path | str], mirror: str | None, lock: Path
-) -> Path:
-    """The directory of a model with its tokenizer, complete and checked: local, cached, or fetched now.
-
-    revision: all 40 digits of a commit.
-
-    Raises:
-        FetchError: as `dataset_file`; also when a local directory is not complete.
-    """
-    fetch = Fetch(cache, lock, models_local=local, mirror=mirror)
-    return _model(hub_id, revision, MODEL_FILES, cache / "models", fetch)
-
-
-def tokenizer_directory(
-    hub_id: str, revision: str, *, cache: Path, local: Mapping[str, Path | str], mirror: str | None, lock: Path
-) -> Path:
-    """The directory of a model's tokenizer and configuration; the model's own where that is there already."""
-    whole = _model_folder(cache / "models", hub_id, revision)
-    place = whole.parents[1] if whole.is_dir() else cache / "tokenizers"
-    fetch = Fetch(cache, lock, models_local=local, mirror=mirror)
-    return _model(hub_id, revision, TOKENIZER_FILES, place, fetch)
+def fetch_as_configured(root: Path, settings: Mapping[str, Any]) -> Fetch:
+    """Return how a workflow fetches: keys of a preset, any of FETCHING. ValueError for others."""
+    unknown = sorted(settings.keys() - FETCHING.keys())
+    if unknown:
+        raise ValueError(f"--fetch: {unknown[0]!r} is no key of it; the keys are {', '.join(FETCHING)}")
+    chosen = {**FETCHING, **settings}
+    cache, lock = Path(chosen["scratch"]) / "hub", root / "config" / "data.lock.yaml"
+    return Fetch(cache, lock, chosen["data_local"], chosen["models_local"], chosen["hub_mirror"])
 
 
 def write_model_manifest(spec: HubModel, manifest: Path, *, fetch: Fetch) -> None:
@@ -154,30 +253,17 @@ def write_model_manifest(spec: HubModel, manifest: Path, *, fetch: Fetch) -> Non
     import huggingface_hub
 
     folder = fetch.model(spec.hub, spec.revision)
-    pinned = model_sums(fetch.lock, spec.hub, spec.revision)  # the files have just been compared with these
-    names = sorted(path.name for path in folder.iterdir() if path.is_file() and _wanted(path.name, MODEL_FILES))
+    names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    wanted = huggingface_hub.utils.filter_repo_objects(
+        names, allow_patterns=[*MODEL_FILES], ignore_patterns=[*NOT_WANTED]
+    )
     content = {
         "model": spec.model_dump(mode="json"),
         "directory": str(folder),
-        "sha256": {name: pinned.get(name) or sha256(folder / name) for name in names},
+        "sha256": {name: sha256(folder / name) for name in wanted},
         "versions": {"python": platform.python_version(), "huggingface_hub": huggingface_hub.__version__},
     }
-    write_atomically(manifest, json.dumps(content, indent=2) + "\n")
-
-
-def fetch_as_configured(root: Path, settings: Mapping[str, Any]) -> Fetch:
-    """How a workflow fetches: keys of a preset, of which those of FETCHING may be left out. ValueError for others."""
-    unknown = sorted(settings.keys() - FETCHING.keys())
-    if unknown:
-        raise ValueError(f"--fetch: {unknown[0]!r} is no key of it; the keys are {', '.join(FETCHING)}")
-    chosen = {**FETCHING, **settings}
-    return Fetch(
-        cache=Path(chosen["scratch"]) / "hub",
-        lock=root / "config" / "data.lock.yaml",
-        data_local=chosen["data_local"],
-        models_local=chosen["models_local"],
-        mirror=chosen["hub_mirror"],
-    )
+    write_manifest(manifest, content)
 
 
 def check_available(datasets: Iterable[str], models: Iterable[tuple[str, str]], fetch: Fetch) -> None:
@@ -185,38 +271,29 @@ def check_available(datasets: Iterable[str], models: Iterable[tuple[str, str]], 
 
     Nothing is fetched. datasets: ids; models: (hub id, revision). ValueError for a local file of an unknown data set.
     """
-    from huggingface_hub import constants
 
-    answers: dict[str, str | None] = {}
+    def reason(local: Path | str | None, here: Callable[[], bool], host: str) -> str | None:
+        if local is not None:
+            return None if Path(local).exists() else f"{local} does not exist"
+        return None if here() else unreachable(hub_address(fetch.mirror) if host == "hub" else GITHUB)
 
-    def unreachable(address: str) -> str | None:
-        if address not in answers:
-            offline = address != GITHUB and constants.is_offline_mode()
-            answers[address] = "HF_HUB_OFFLINE is set" if offline else network.unreachable(address)
-        return answers[address]
-
+    unreachable = functools.cache(_unreachable)  # each host is asked once
     for source_id in fetch.data_local:
-        read_pin(fetch.lock, source_id)  # a wrong name would stand for nothing, and its data be fetched
+        read_pin(fetch.lock, source_id)  # a wrong name would be ignored, and its data be fetched
     missing = []
     for source_id in sorted(set(datasets)):
         pin = read_pin(fetch.lock, source_id)
-        local, address = fetch.data_local.get(source_id), GITHUB if pin.host == "github" else _hub(fetch.mirror)
-        here = Path(local).is_file() if local is not None else _only_file(_dataset_folder(pin, fetch.cache)) is not None
-        reason = None if here else f"{local} does not exist" if local is not None else unreachable(address)
-        if reason:
-            missing.append(_missing_dataset(pin, reason))
-    for hub_id, revision in sorted(set(models)):
-        local, address = fetch.models_local.get(hub_id), _hub(fetch.mirror)
-        here = Path(local) if local is not None else _model_folder(fetch.cache / "models", hub_id, revision)
-        reason = None if here.is_dir() else f"{local} does not exist" if local is not None else unreachable(address)
-        if reason:
-            missing.append(_missing_model(hub_id, revision, reason))
+        if why := reason(fetch.data_local.get(source_id), functools.partial(fetch.has_dataset, pin), pin.host):
+            missing.append(_no_data(source_id, pin, why))
+    for model in sorted(set(models)):
+        if why := reason(fetch.models_local.get(model[0]), functools.partial(fetch.has_model, *model), "hub"):
+            missing.append(_no_model(*model, why))
     if missing:
         raise FetchError("\n  ".join([f"{len(missing)} needed and neither here nor within reach:", *missing]))
 
 
-def _hub(mirror: str | None) -> str:
-    """The address of the hub. FetchError, naming the key or the variable, for one without its scheme."""
+def hub_address(mirror: str | None) -> str:
+    """Return the address of the hub. FetchError, naming the key or the variable, for one without its scheme."""
     from huggingface_hub import constants
 
     address = mirror or constants.ENDPOINT
@@ -226,138 +303,100 @@ def _hub(mirror: str | None) -> str:
     return address
 
 
-def _missing_dataset(pin: Pin, reason: str) -> str:
-    ways = f"give the file in the configuration (data_local: {{{pin.id}: PATH}})"
+def attempt(download: Callable[[], Any], missing: Callable[[str], str], address: str) -> Any:
+    """Return the result of a download from an address; whatever stops it becomes one FetchError."""
+    if fault := network.settings_fault():
+        raise FetchError(missing(fault))
+    try:
+        return download()
+    except network.ERRORS as error:
+        raise FetchError(missing(network.reason(error, address))) from None
+
+
+def git_blob(content: bytes) -> str:
+    """Return git's id of a file's content: what a commit pins."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+def _unreachable(address: str) -> str | None:
+    from huggingface_hub import constants
+
+    offline = address != GITHUB and constants.is_offline_mode()
+    return "HF_HUB_OFFLINE is set" if offline else network.unreachable(address)
+
+
+def _no_data(source_id: str, pin: Pin, reason: str) -> str:
+    ways = f"give the file in the configuration (data_local: {{{source_id}: PATH}})"
     ways += " or a mirror (hub_mirror: ADDRESS)" if pin.host == "hub" else ", or fetch where the host can be reached"
-    return (
-        f"data set {pin.id} ({pin.repository} at revision {pin.revision}, file {pin.file}) is missing: {reason}; {ways}"
-    )
+    return f"data set {source_id} ({pin.origin}, file {pin.file}) is missing: {reason}; {ways}"
 
 
-def _missing_model(hub_id: str, revision: str, reason: str) -> str:
+def _no_model(hub_id: str, revision: str, reason: str) -> str:
     return (
         f"model {hub_id} at revision {revision} is missing: {reason}; give its directory in the configuration "
         f"(models_local: {{{hub_id}: DIRECTORY}}) or a mirror (hub_mirror: ADDRESS)"
     )
 
 
-def _dataset_folder(pin: Pin, cache: Path) -> Path:
-    return cache / "data" / pin.id / pin.revision
-
-
-def _only_file(folder: Path) -> Path | None:
-    """The file of a finished fetch."""
-    files = [path for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []
-    return files[0] if files else None
-
-
-def _local_file(pin: Pin, path: Path) -> Path:
+def _local_file(source_id: str, pin: Pin, path: Path) -> Path:
     if not path.is_file():
-        raise FetchError(_missing_dataset(pin, f"{path} does not exist"))
-    if path.suffix == Path(pin.file).suffix:
-        _check_file(pin, path)
-    elif pin.sha256 is not None:
-        logger.warning("%s: stands in for %s in another format, so its sha256 cannot be checked", path, pin.id)
+        raise FetchError(_no_data(source_id, pin, f"{path} does not exist"))
+    if pin.blob is not None and path.suffix == Path(pin.file).suffix:
+        _check_content(path, pin.blob, f"{source_id} ({pin.origin})")
+    elif pin.blob is not None:
+        logger.warning("%s: stands in for %s in another format, so its content cannot be checked", path, source_id)
     return path
 
 
-def _check_file(pin: Pin, path: Path) -> None:
-    if pin.sha256 is not None and sha256(path) != pin.sha256:
+def _check_content(path: Path, expected: str, of: str) -> None:
+    """Raise FetchError unless a file has the hash that is expected (sha256, or git's id); no hash is not compared."""
+    if re.fullmatch("[0-9a-f]{64}", expected):
+        found = sha256(path)
+    elif re.fullmatch("[0-9a-f]{40}", expected):
+        found = git_blob(path.read_bytes())
+    else:
+        return
+    if found != expected:
         raise FetchError(
-            f"{path}: its sha256 is {sha256(path)}, but {pin.sha256} is pinned for {pin.id} ({pin.repository} at "
-            f"revision {pin.revision}); remove the file so that it is fetched again, or correct the pin"
+            f"{path}: its hash is {found}, but {expected} is pinned for {of}; remove the file so that it is fetched "
+            "again, or correct the pin"
         )
 
 
-def _fetched_file(pin: Pin, folder: Path, mirror: str | None) -> tuple[Path, Pin]:
-    """Fetch a file beside its place, check it, and move it there; the pin with the file's own name."""
-    partial = folder.with_name(f".{folder.name}.partial")
-    partial.mkdir(parents=True, exist_ok=True)
-    logger.info("fetching %s from %s at revision %s", pin.id, pin.repository, pin.revision)
-    download = downloads.github_file if pin.host == "github" else downloads.hub_file
-    address = GITHUB if pin.host == "github" else _hub(mirror)
-    name = attempt(lambda: download(pin, partial, mirror), lambda reason: _missing_dataset(pin, reason), address)
-    try:
-        _check_file(pin, partial / name)
-        folder.mkdir(parents=True, exist_ok=True)
-        os.replace(partial / name, folder / Path(name).name)
-    finally:
-        shutil.rmtree(partial)
-    return folder / Path(name).name, replace(pin, file=name)
-
-
-def _model_folder(place: Path, hub_id: str, revision: str) -> Path:
-    return place / hub_id.replace("/", "--") / revision
-
-
-def _model(hub_id: str, revision: str, patterns: tuple[str, ...], place: Path, fetch: Fetch) -> Path:
-    lock = fetch.lock
-    if not re.fullmatch(r"[0-9a-f]{40}", revision):
-        raise FetchError(
-            f"model {hub_id}: revision {revision!r} must be all 40 digits of a commit, which the hub needs"
-        )
-    if hub_id in fetch.models_local:
-        return _local_model(hub_id, revision, patterns, Path(fetch.models_local[hub_id]), lock)
-    folder = _model_folder(place, hub_id, revision)
-    with directory_lock(fetch.cache, seconds=FETCH_SECONDS):
-        if folder.is_dir():
-            _check_sums(hub_id, revision, folder, patterns, lock)
-            return folder
-        partial = folder.with_name(f".{revision}.partial")
-        partial.mkdir(parents=True, exist_ok=True)
-        logger.info("fetching %s at revision %s", hub_id, revision)
-        attempt(
-            lambda: downloads.snapshot(hub_id, revision, patterns, partial, fetch.mirror),
-            lambda reason: _missing_model(hub_id, revision, reason),
-            _hub(fetch.mirror),
-        )
-        shutil.rmtree(partial / ".cache", ignore_errors=True)  # the hub library's notes for an interrupted fetch
-        _check_complete(hub_id, revision, partial, patterns)
-        sums = _check_sums(hub_id, revision, partial, patterns, lock)
-        new = sums.keys() - model_sums(lock, hub_id, revision).keys()
-        if new:
-            record_model(lock, hub_id, revision, {name: sums[name] for name in new})
-            logger.info("%s: %d checksums are now in %s; commit that file", hub_id, len(new), lock)
-        os.replace(partial, folder)
-    return folder
-
-
-def _local_model(hub_id: str, revision: str, patterns: tuple[str, ...], folder: Path, lock: Path) -> Path:
-    if not folder.is_dir():
-        raise FetchError(_missing_model(hub_id, revision, f"{folder} does not exist"))
-    _check_complete(hub_id, revision, folder, patterns)
-    if not model_sums(lock, hub_id, revision):
-        logger.warning("%s: no checksum of %s is pinned, so this copy of it cannot be checked", folder, hub_id)
-    _check_sums(hub_id, revision, folder, patterns, lock)
-    return folder
-
-
-def _check_complete(hub_id: str, revision: str, folder: Path, patterns: tuple[str, ...]) -> None:
-    """A directory of a model has its configuration and, where weights are wanted, every file of them."""
+def _check_complete(folder: Path, missing: Callable[[str], str], *, weights: bool) -> None:
+    """Raise FetchError unless a model's directory has its configuration and, if wanted, every file of its weights."""
     needed = {"config.json"}
-    if patterns == MODEL_FILES:
+    if weights:
         index = folder / "model.safetensors.index.json"
         whole = json.loads(index.read_text("utf-8"))["weight_map"].values() if index.is_file() else ()
         needed |= set(whole) or {"model.safetensors"}
     absent = sorted(name for name in needed if not (folder / name).is_file())
     if absent:
-        raise FetchError(_missing_model(hub_id, revision, f"{folder} has no {', '.join(absent)}"))
+        raise FetchError(missing(f"{folder} has no {', '.join(absent)}"))
 
 
-def _check_sums(hub_id: str, revision: str, folder: Path, patterns: tuple[str, ...], lock: Path) -> dict[str, str]:
-    """The sha256 of each file that is wanted; FetchError where one is not the pinned one."""
-    pinned = model_sums(lock, hub_id, revision)
-    names = sorted(path.name for path in folder.iterdir() if path.is_file() and _wanted(path.name, patterns))
-    sums = {name: sha256(folder / name) for name in names}
-    for name, found in sums.items():
-        if pinned.get(name, found) != found:
-            raise FetchError(
-                f"{folder / name}: its sha256 is {found}, but {pinned[name]} is pinned for {hub_id} at revision "
-                f"{revision}; remove {folder} so that it is fetched again, or correct the pin in {lock}"
-            )
-    return sums
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _wanted(name: str, patterns: tuple[str, ...]) -> bool:
-    fits = any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
-    return fits and not any(fnmatch.fnmatch(name, pattern) for pattern in NOT_WANTED)
+def _get(address: str) -> bytes:
+    return httpx.get(address, follow_redirects=True, timeout=READ_SECONDS).raise_for_status().content
+
+
+def _limit_client() -> None:
+    """Give the hub's client what it lacks: messages once, and no endless wait for a host that is mute."""
+    from huggingface_hub import set_client_factory
+    from huggingface_hub.utils import logging as hub_logging
+    from huggingface_hub.utils._http import default_client_factory
+
+    def limit(request: httpx.Request) -> None:
+        for name, seconds in request.extensions["timeout"].items():
+            request.extensions["timeout"][name] = min(seconds or READ_SECONDS, READ_SECONDS)
+
+    def client() -> httpx.Client:
+        limited = default_client_factory()
+        limited.event_hooks["request"].append(limit)
+        return limited
+
+    hub_logging.disable_propagation()  # it shows its messages by itself
+    set_client_factory(client)

@@ -1,144 +1,273 @@
-"""Data of a run: training rows, held-out benchmark and tokenizer, written from a specification.
+"""Preparation of data: training prompts, validation rows and held-out cases, written from a specification.
 
-Generated data is made here: the held-out problems are drawn first; no training row and no demonstration of a warm start
-has one of them. Published data is prepared in `dara.data.published`, whose functions can be taken from here, too.
+Nothing of a public data set is left out in silence: each row that is not used is in `excluded.csv` with its reason,
+each training problem that is also in a benchmark in `contamination.csv`, and the manifest has the counts.
 """
 
+from __future__ import annotations
+
+import json
 import logging
-import random
-from collections.abc import Container, Iterable, Mapping
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dara.data import laptop_math, laptop_tools
-from dara.data.publish import publish
-from dara.data.published import prepare_benchmark, prepare_hub, sources_of, sources_of_benchmark
-from dara.data.tokenizer import build_tokenizer
-from dara.specs import DataSpec
+import pandas as pd
 
-__all__ = [
-    "SOURCES",
-    "demonstration_parameters",
-    "draw",
-    "held_out",
-    "held_out_problems",
-    "prepare",
-    "prepare_benchmark",
-    "prepare_hub",
-    "source_module",
-    "sources_of",
-    "sources_of_benchmark",
-    "train_rows",
-]
+from dara.data import SOURCES, Source, contamination
+from dara.data.contamination import Match, Text
+from dara.data.generated import build_tokenizer, generator_of, held_out, texts, train_rows
+from dara.data.hub import Fetch, read_pin
+from dara.data.math_sets import SETS, read_set
+from dara.data.public import Exclusion, Problem, own_problems
+from dara.plugins import DATA, source_sha256
+from dara.specs import AnyData, DataSpec, HubData, OwnData
+from dara.store import MANIFEST, checksums, write_manifest
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 logger = logging.getLogger(__name__)
 
-SOURCES: dict[str, ModuleType] = {"laptop_tools": laptop_tools, "laptop_math": laptop_math}
-"""Name of a source -> its module, with VERSION, DEMONSTRATION_PARAMETERS, example(rng), prompt(example),
-reference(example), problem_key(example), category(example), demonstration(rng, example, **parameters) and
-benchmark_files(examples)."""
 
-MAX_DRAWS = 10_000  # draws for one example before its category counts as used up
-TOKENIZER_TEXTS = 3000  # examples whose texts make the vocabulary: each word of a task is in dozens of them
+def prepare(data: AnyData, out: Path, *, fetch: Fetch | None = None, own_files: Path | None = None) -> None:
+    """Write a data set into `out`, its `manifest.json` last. The same specification gives identical files.
 
+    Every data set has `train.jsonl`, rows {"id", "prompt", "reference"} with complete texts as prompts. Generated data
+    has `benchmark/` and `tokenizer/`, too; public data `validation/problems.jsonl`, rows {"id", "category", "messages",
+    "reference"}, and the lists `excluded.csv` and `contamination.csv`.
 
-def prepare(data: DataSpec, out: Path) -> None:
-    """Write `train.jsonl`, `benchmark/`, `tokenizer/` and, last, `manifest.json` into `out`.
+    fetch: where public data, and the model whose chat template renders it, come from. own_files: where a user's own
+    files are relative to.
 
-    The same specification gives identical files. Each file appears complete or not at all. Raises ValueError for
-    another version of the source, and when the source has too few distinct problems for `held_out_rows`.
+    Raises:
+        ValueError: another version or revision than is made here; too few distinct problems to hold out; no tokenizer;
+            a missing or wrong file, another number of rows. The message names what to change.
     """
+    if isinstance(data, DataSpec):
+        _prepare_generated(data, out)
+    else:
+        source = _own_source(data, own_files) if isinstance(data, OwnData) else _source(data, fetch)
+        _prepare_rows(data, source, out, fetch)
+
+
+def files_of(data: HubData) -> tuple[str, ...]:
+    """Return ids of the data sets that a preparation reads: its own, and those of benchmarks it is compared with."""
+    source = SOURCES[data.source]
+    return (*source.files, *(name for name in source.benchmarks if name in SETS))
+
+
+def files_of_benchmark(name: str) -> tuple[str, ...]:
+    """Return ids of the data sets that a benchmark is made of; none where a package has its cases."""
+    return tuple(SETS) if name == "math_five" else ()
+
+
+def prepare_benchmark(name: str, out: Path, *, fetch: Fetch) -> None:
+    """Write `benchmark/` with the cases of a public benchmark and, last, `manifest.json`.
+
+    math_five: `problems.jsonl`, rows {"id", "category", "problem", "answer"}. bfcl_v4: the files of the installed
+    bfcl-eval.
+
+    Raises:
+        ValueError: an unknown benchmark; a missing or wrong file; a set with another number of cases.
+    """
+    known = {"math_five": _prepare_math_five, "bfcl_v4": _prepare_bfcl}
+    if name not in known:
+        raise ValueError(f"benchmark {name!r} is not prepared here; these are: {', '.join(known)}")
+    count = known[name](out, fetch)
+    logger.info("prepared %s: %d cases", name, count)
+
+
+def _prepare_generated(data: DataSpec, out: Path) -> None:
     rows = {"train.jsonl": train_rows(data)}
-    benchmark = source_module(data).benchmark_files(held_out(data))
+    benchmark = generator_of(data).benchmark_files(held_out(data))
     rows |= {f"benchmark/{name}": cases for name, cases in benchmark.items()}
 
     def add_tokenizer(folder: Path) -> None:
-        build_tokenizer(_texts(data)).save_pretrained(folder / "tokenizer")
+        build_tokenizer(texts(data)).save_pretrained(folder / "tokenizer")
 
-    publish(out, rows, {"data": data.model_dump(mode="json")}, add_tokenizer)
+    _write(out, rows, {"data": data.model_dump(mode="json")}, add_tokenizer)
     logger.info("prepared %s: %d prompts, %d held-out cases", data.source, data.train_rows, data.held_out_rows)
 
 
-def source_module(data: DataSpec) -> ModuleType:
-    """The module of the specification's source; ValueError when this code makes another version of it."""
-    module = SOURCES[data.source]
-    if data.version != module.VERSION:
+def _prepare_rows(data: HubData | OwnData, source: Source, out: Path, fetch: Fetch) -> None:
+    tokenizer = _tokenizer(data, fetch)
+    train, validation, excluded = source.read(fetch)
+    if isinstance(data, HubData) and len(validation) != data.validation_rows:
         raise ValueError(
-            f"data.version: {data.source} is made in version {module.VERSION} here, version {data.version} was asked "
-            f"for; set version: {module.VERSION}"
+            f"data.validation_rows: {data.validation_rows}, but {data.source} has {len(validation)} validation rows; "
+            "set that"
         )
-    return module
+    found = contamination.matches(((one.id, one.text) for one in train), _questions(source.benchmarks, fetch))
+    removed = isinstance(data, HubData) and data.decontaminate
+    if removed:
+        first = {match.problem: match.case for match in reversed(found)}
+        excluded += [Exclusion(one.id, "in_benchmark", first[one.id]) for one in train if one.id in first]
+        train = [one for one in train if one.id not in first]
+    prompts, too_long = _prompts(train, tokenizer, data.max_prompt_tokens)
+    excluded += too_long
+    rows = {
+        "train.jsonl": [
+            {"id": one.id, "prompt": prompts[one.id], "reference": one.reference} for one in train if one.id in prompts
+        ],
+        "validation/problems.jsonl": [
+            {"id": one.id, "category": one.category, "messages": one.messages, "reference": one.reference}
+            for one in validation
+        ],
+    }
+    by_benchmark = Counter(name for name, _ in {(match.benchmark, match.problem) for match in found})
+    counts = {name: by_benchmark[name] for name in source.benchmarks}
+    content = {
+        "data": data.model_dump(mode="json"),
+        "sources": {name: fetch.describe(name) for name in source.files},
+        "excluded": dict(sorted(Counter(one.reason for one in excluded).items())),
+        "contamination": {"rule": contamination.RULE, "training_problems": counts, "removed": removed},
+    }
+    _write(out, rows, content, lambda folder: _write_lists(folder, excluded, found))
+    left_out = ", ".join(f"{count} {reason}" for reason, count in content["excluded"].items()) or "none"
+    summary = "prepared %s: %d prompts, %d validation rows; left out: %s; in a benchmark: %s"
+    logger.info(summary, data.source, len(rows["train.jsonl"]), len(validation), left_out, counts)
 
 
-def demonstration_parameters(source: str, overrides: Mapping[str, float]) -> dict[str, float]:
-    """The source's demonstration parameters with `overrides` in place; ValueError for an unknown key or no share."""
-    defaults = SOURCES[source].DEMONSTRATION_PARAMETERS
-    for key, value in overrides.items():
-        if key not in defaults:
+def _source(data: HubData, fetch: Fetch) -> Source:
+    """Return the source of public data. ValueError for another version or revision than is prepared here."""
+    source = SOURCES[data.source]
+    if data.version != source.version:
+        raise ValueError(
+            f"data.version: {data.source} is prepared in version {source.version} here, version {data.version} was "
+            f"asked for; set version: {source.version}"
+        )
+    for name in source.files:
+        pinned = read_pin(fetch.lock, name).revision
+        if not pinned.startswith(data.revision):
             raise ValueError(
-                f"warm_start.demonstrations: {source} has no parameter {key!r}; it has {', '.join(defaults)}"
+                f"data.revision: {data.revision}, but {fetch.lock} pins {name} at {pinned}; use that revision, or pin "
+                "the other one there"
             )
-        if not 0 <= value <= 1:
-            raise ValueError(f"warm_start.demonstrations.{key}: {value} is no share; it must lie between 0 and 1")
-    return {**defaults, **overrides}
+    return source
 
 
-def held_out(data: DataSpec) -> list[Any]:
-    """The held-out examples: `held_out_rows` distinct problems. They do not depend on `train_rows`."""
-    rng, task = _rng(data, "held_out"), source_module(data)
-    examples: list[Any] = []
-    taken: set[tuple] = set()
-    for _ in range(data.held_out_rows):
-        examples.append(draw(data, rng, taken))
-        taken.add(task.problem_key(examples[-1]))
-    return examples
+def _own_source(data: OwnData, own_files: Path | None) -> Source:
+    """Return a user's own source. ValueError if its file was edited since the data was planned."""
+    if source_sha256(data.source, own_files, example=DATA) != data.source_sha256:
+        raise ValueError(f"{data.source} was edited after the data was planned; start the workflow again")
+    return Source("", 1, read=lambda fetch: own_problems(data.source, own_files))
 
 
-def held_out_problems(data: DataSpec) -> frozenset[tuple]:
-    """Keys of the held-out problems: what training rows and demonstrations must not contain."""
-    return frozenset(source_module(data).problem_key(example) for example in held_out(data))
+def _tokenizer(data: HubData | OwnData, fetch: Fetch) -> PreTrainedTokenizerBase:
+    from transformers import AutoTokenizer
+
+    hub_id, _, revision = (data.tokenizer or "").partition("@")
+    if not hub_id or not revision:
+        raise ValueError(f"data.tokenizer: {data.tokenizer!r} must be ID@REVISION of the model that is trained")
+    tokenizer = AutoTokenizer.from_pretrained(fetch.tokenizer(hub_id, revision), local_files_only=True)
+    if not tokenizer.chat_template:
+        raise ValueError(f"data.tokenizer: {hub_id} has no chat template, so prompts cannot be rendered with it")
+    return tokenizer
 
 
-def train_rows(data: DataSpec) -> list[dict[str, str]]:
-    """The training rows {"id", "prompt", "reference"}. A problem may come back, a held-out one never comes."""
-    rng, task, excluded = _rng(data, "train"), source_module(data), held_out_problems(data)
-    rows = []
-    for i in range(data.train_rows):
-        example = draw(data, rng, excluded)
-        rows.append({"id": f"train_{i}", "prompt": task.prompt(example), "reference": task.reference(example)})
-    return rows
+def _prompts(
+    problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase, limit: int
+) -> tuple[dict[str, str], list[Exclusion]]:
+    """Return id -> complete prompt, for prompts of at most `limit` tokens; and the problems with longer ones."""
+    prompts, too_long = {}, []
+    for one in problems:
+        text = tokenizer.apply_chat_template(one.messages, tokenize=False, add_generation_prompt=True)
+        # The template has put every special token into the text.
+        tokens = len(tokenizer(text, add_special_tokens=False)["input_ids"])
+        if tokens > limit:
+            too_long.append(Exclusion(one.id, "too_long", str(tokens)))
+        else:
+            prompts[one.id] = text
+    return prompts, too_long
 
 
-def draw(data: DataSpec, rng: random.Random, excluded: Container[tuple]) -> Any:
-    """An example whose problem is not in `excluded`.
+def _questions(benchmarks: Iterable[str], fetch: Fetch) -> list[Text]:
+    """Return the questions of benchmarks that a source is compared with."""
+    found = []
+    for name in benchmarks:
+        if name in SETS:
+            found += [Text(name, row["id"], row["problem"]) for row in read_set(name, fetch.dataset(name))]
+        else:
+            found += _bfcl_questions(name)
+    return found
 
-    An excluded problem is replaced by one of its own category: otherwise leaving out the held-out problems would make
-    the categories with few problems rarer. Raises ValueError when a category has nothing left.
+
+def _bfcl_questions(name: str) -> list[Text]:
+    """Return what the users of BFCL's cases say, all turns of a case together."""
+    from dara.evaluation import bfcl_v4
+    from dara.evaluation.bfcl import CATEGORIES
+
+    found = []
+    for category in CATEGORIES[name]:
+        path = bfcl_v4.data_directory() / f"BFCL_v4_{category}.json"
+        for row in (json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line):
+            said = [message["content"] for turn in row["question"] for message in turn]
+            found.append(Text(name, row["id"], "\n".join(said)))
+    return found
+
+
+def _prepare_math_five(out: Path, fetch: Fetch) -> int:
+    rows = [row for name in SETS for row in read_set(name, fetch.dataset(name))]
+    content = {"benchmark": "math_five", "sources": {name: fetch.describe(name) for name in SETS}}
+    _write(out, {"benchmark/problems.jsonl": rows}, content)
+    return len(rows)
+
+
+def _prepare_bfcl(out: Path, fetch: Fetch) -> int:
+    from dara.evaluation import bfcl_v4
+
+    source, name = bfcl_v4.data_directory(), "bfcl_v4"
+    cases = bfcl_v4.load_cases(source)  # checks their numbers
+
+    def copy(folder: Path) -> None:
+        for path in bfcl_v4.case_files(source):
+            target = folder / "benchmark" / path.relative_to(source)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+
+    versions = {"bfcl-eval": metadata.version("bfcl-eval")}
+    _write(out, {}, {"benchmark": name, "versions": versions, "cases": len(cases)}, copy)
+    return len(cases)
+
+
+def _write(
+    out: Path,
+    rows: Mapping[str, Sequence[Mapping[str, Any]]],
+    content: Mapping[str, Any],
+    add: Callable[[Path], None] = lambda folder: None,
+) -> None:
+    """Write JSON-lines files (name -> rows) into `out` and, last, `manifest.json`; each file complete or not at all.
+
+    content: what else the manifest says, before the counts of rows and the checksums of all files. `add` writes further
+    files into the directory that it is given.
     """
-    task = source_module(data)
-    example = task.example(rng)
-    wanted = task.category(example)
-    for _ in range(MAX_DRAWS):
-        if task.category(example) == wanted and task.problem_key(example) not in excluded:
-            return example
-        example = task.example(rng)
-    raise ValueError(
-        f"data.held_out_rows: {data.source} has too few distinct problems of category {wanted} to hold out "
-        f"{data.held_out_rows} of all; ask for fewer"
-    )
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MANIFEST).unlink(missing_ok=True)  # while files change, no manifest vouches for them
+    with tempfile.TemporaryDirectory(prefix=".preparing-", dir=out) as name:
+        staging = Path(name)
+        for file, objects in rows.items():
+            lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in objects)
+            (staging / file).parent.mkdir(parents=True, exist_ok=True)
+            (staging / file).write_text(lines, encoding="utf-8", newline="\n")
+        add(staging)
+        sums = checksums(staging)
+        for file in sums:
+            (out / file).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(staging / file, out / file)
+    counts = {file: len(objects) for file, objects in rows.items()}
+    write_manifest(out / MANIFEST, {**content, "rows": counts, "sha256": sums})
 
 
-def _texts(data: DataSpec) -> Iterable[str]:
-    """Texts of the task for the tokenizer: prompts, gold answers and demonstrations."""
-    rng, task = _rng(data, "tokenizer"), source_module(data)
-    for _ in range(TOKENIZER_TEXTS):
-        example = task.example(rng)
-        yield task.prompt(example)
-        yield task.reference(example)
-        yield task.demonstration(rng, example, **task.DEMONSTRATION_PARAMETERS)
-
-
-def _rng(data: DataSpec, purpose: str) -> random.Random:
-    """A generator of its own for each purpose, so that a change of one never shifts another."""
-    return random.Random(f"{data.source}/{data.version}/{data.seed}/{purpose}")
+def _write_lists(folder: Path, excluded: Sequence[Exclusion], found: Sequence[Match]) -> None:
+    matches = [{**vars(match), "share": f"{match.share:.3f}"} for match in found]
+    lists = {
+        "excluded": ([vars(one) for one in excluded], ["id", "reason", "detail"]),
+        "contamination": (matches, ["problem", "benchmark", "case", "rule", "share"]),
+    }
+    for name, (rows, columns) in lists.items():
+        pd.DataFrame(rows, columns=columns).to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")

@@ -191,7 +191,7 @@ def load_cases(cases_dir: Path) -> list[Case]:
 
 def prompt(case: Case) -> str:
     """Return the complete text that a model continues."""
-    from dara.data import bfcl_prompt  # not at the top: it brings transformers, and scoring runs without
+    from dara.data.laptop_tools import bfcl_prompt
 
     return bfcl_prompt(case.question)
 

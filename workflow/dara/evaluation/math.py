@@ -16,8 +16,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dara.benchmarks import BenchmarkDefinition
-from dara.evaluation import math_sets
+from dara.data import math_sets
+from dara.data.public import question
 from dara.evaluation.records import Case, Metric, Response, plain_metric, read_jsonl
 
 if TYPE_CHECKING:
@@ -71,7 +74,7 @@ def prompt(case: Case) -> str | list[dict[str, str]]:
     """Return the complete text that a laptop model continues, or the one user message that a chat model is asked."""
     if "prompt" in case.question:
         return case.question["prompt"]
-    return [{"role": "user", "content": math_sets.question(case.question["problem"].strip())}]
+    return [{"role": "user", "content": question(case.question["problem"].strip())}]
 
 
 def make_scorer() -> Any:
@@ -198,7 +201,6 @@ def _accepted_by_one(frame: pd.DataFrame) -> dict[str, pd.Series]:
 
 def _macro(metric: Metric) -> Metric:
     """Return the metric in which every set counts alike, however many questions it has."""
-    import numpy as np
 
     names, counts = np.unique(metric.strata.astype(str), return_counts=True)
     each = {name: 1 / (len(names) * count) for name, count in zip(names, counts, strict=True)}

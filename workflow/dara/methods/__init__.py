@@ -19,10 +19,9 @@ from dara.methods import (
     static_asym,
     static_sym,
 )
-from dara.methods.checks import suggestion
 from dara.methods.core import Aggregate, Batch, Output, energies
-from dara.methods.loading import load_function, source_file
 from dara.methods.method import Method
+from dara.plugins import load_function, source_file, suggestion
 
 METHODS = {
     "grpo": grpo,

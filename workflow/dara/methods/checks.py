@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 from numbers import Real
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dara.methods.core import FINAL_NORMALIZATIONS, Aggregate
+from dara.plugins import suggestion
 
 LARGEST = 1e100  # beyond it a square is no longer finite in float64
 SHARED_DEFAULTS: dict[str, Any] = {
@@ -22,13 +22,6 @@ SHARED_DEFAULTS: dict[str, Any] = {
 }
 PER_REWARD = ("reward_weights", "weights", "base_weights", "mins", "maxs")
 MAY_BE_NONE = ("reward_weights", "final_normalization", "base_weights", "mins", "maxs")
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """' Did you mean x? Known: x, y.' for an unknown name."""
-    known = list(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return (f" Did you mean {close[0]!r}?" if close else "") + f" Known: {', '.join(known) or 'none'}."
 
 
 def as_float64(name: str, values: Any) -> Tensor:

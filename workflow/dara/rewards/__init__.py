@@ -1,15 +1,22 @@
 """Rewards of both tasks: each is a function of one response, and each declares its range.
 
+A new reward is a function and a line in `REWARDS`; a user's own is loaded from a file (`load_rewards`).
+
 >>> score("math", ["correctness", "length"], response=r"\\boxed{42}", reference="42", n_tokens=7, params={})
 [1.0, 1.0]
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from math import inf, isnan
+from numbers import Real
+from pathlib import Path
 
+from dara.plugins import REWARD, load_function
 from dara.rewards.checks import check_limit, check_reference
 from dara.rewards.length import response_length, think_length, think_words
 from dara.rewards.math import math_correctness, numeric_equal
@@ -21,6 +28,7 @@ __all__ = [
     "assistant_turn",
     "check_params",
     "evaluation_format",
+    "load_rewards",
     "math_correctness",
     "numeric_equal",
     "response_length",
@@ -32,30 +40,87 @@ __all__ = [
     "tool_format",
 ]
 
+INPUTS = ("response", "reference", "n_tokens")
+"""What a reward's function can ask for, by the names of its parameters without a default: the response's text (for tool
+calling the assistant turn), the row's reference, and the number of response tokens with the end token."""
+
 
 @dataclass(frozen=True)
 class Reward:
-    """A reward: its function, the range of its values, and what the function is called with."""
+    """A reward: its function, and the range of its values.
+
+    The function's parameters without a default are of INPUTS; those with one can be set by a configuration.
+    """
 
     function: Callable[..., float]
     minimum: float
     maximum: float
-    needs: Literal["text", "tokens"]  # the response's text, or its number of tokens
-    uses_reference: bool = False  # function(text, reference) instead of function(text)
-    parameters: tuple[str, ...] = ()  # keyword arguments that a configuration may set
+    own: str = ""  # where a user's own function is
+
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """What the function is called with, in its order."""
+        return tuple(name for name, one in self._signature.items() if one.default is one.empty)
+
+    @cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """What a configuration may set."""
+        return tuple(name for name in self._signature if name not in self.inputs)
+
+    @cached_property
+    def _signature(self) -> Mapping[str, inspect.Parameter]:
+        return inspect.signature(self.function).parameters
 
 
 REWARDS: dict[str, dict[str, Reward]] = {
     "tool_calling": {
-        "correctness": Reward(tool_correctness, -3.0, 3.0, "text", uses_reference=True),
-        "format": Reward(tool_format, 0.0, 1.0, "text", uses_reference=True),
-        "length": Reward(think_length, 0.0, 1.0, "text", parameters=("limit",)),
+        "correctness": Reward(tool_correctness, -3.0, 3.0),
+        "format": Reward(tool_format, 0.0, 1.0),
+        "length": Reward(think_length, 0.0, 1.0),
     },
     "math": {
-        "correctness": Reward(math_correctness, 0.0, 1.0, "text", uses_reference=True),
-        "length": Reward(response_length, 0.0, 1.0, "tokens", parameters=("limit",)),
+        "correctness": Reward(math_correctness, 0.0, 1.0),
+        "length": Reward(response_length, 0.0, 1.0),
     },
 }
+
+
+def load_rewards(task: str, functions: Mapping[str, str], base_dir: str | Path | None = None) -> None:
+    """Add a user's own rewards to those of a task in this process: name -> 'my_rewards.py:brevity' or a module's.
+
+    A file is relative to base_dir. Its `RANGES`, function name -> (lowest, highest), declares other ranges than 0 to 1.
+
+    Raises ValueError, with the function, for a name of a built-in reward, a function that is not there, parameters that
+    a reward cannot have, and a range that is none.
+    """
+    for name, where in functions.items():
+        there = REWARDS[task].get(name)
+        if there is not None and not there.own:
+            raise ValueError(f"{name!r} is the name of a built-in reward: give {where!r} a name of its own.")
+        function, module = load_function(where, base_dir, example=REWARD)
+        low, high = _range(where, getattr(module, "RANGES", {}))
+        reward = Reward(function, low, high, own=where)
+        _check_signature(reward)
+        REWARDS[task][name] = reward
+
+
+def _range(where: str, ranges: Mapping[str, tuple[float, float]]) -> tuple[float, float]:
+    declared = ranges.get(where.rpartition(":")[2], (0.0, 1.0)) if isinstance(ranges, Mapping) else None
+    whole = isinstance(declared, tuple | list) and len(declared) == 2 and all(isinstance(x, Real) for x in declared)
+    if not whole or not -inf < declared[0] < declared[1] < inf:
+        raise ValueError(f'{where!r}: RANGES must be like {{"brevity": (0.0, 1.0)}}: (lowest, highest) of a function')
+    return float(declared[0]), float(declared[1])
+
+
+def _check_signature(reward: Reward) -> None:
+    form = "write it as brevity(response, reference, n_tokens, *, limit=10), of the first three those that it needs"
+    signature = inspect.signature(reward.function).parameters.values()
+    if any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD, one.POSITIONAL_ONLY) for one in signature):
+        raise ValueError(f"{reward.own!r} has *args, ** or /; {form}")
+    unknown = [name for name in reward.inputs if name not in INPUTS]
+    if unknown or not reward.inputs:
+        what = f"parameter {unknown[0]!r} has no default and is none of {', '.join(INPUTS)}" if unknown else "no input"
+        raise ValueError(f"{reward.own!r}: {what}; {form}")
 
 
 def score(
@@ -67,50 +132,67 @@ def score(
     n_tokens: int,
     params: Mapping[str, Mapping[str, float]],
 ) -> list[float]:
-    """The K rewards of one response, in the order of `names`.
+    """Return the K rewards of one response, in the order of `names`.
 
     response: the decoded response, or prompt and response: for tool calling the assistant turn is taken here.
     n_tokens: response tokens including the end token; only rewards that count tokens look at it.
     params: reward -> parameter -> value, such as {"length": {"limit": 23}}.
-    No text of a model raises; ValueError for an unknown task, reward or parameter, and for a malformed
-    reference.
+    No text of a model raises in a built-in reward; ValueError for an unknown task, reward or parameter, for a malformed
+    reference, and for an own reward that leaves its range.
     """
     rewards = _select(task, names)
     check_params(task, params)
     check_reference(reference)
     text = assistant_turn(response) if task == "tool_calling" else response
+    given = {"response": text, "reference": reference, "n_tokens": n_tokens}
     values = []
     for name, reward in zip(names, rewards, strict=True):
-        if reward.needs == "tokens":
-            arguments: tuple = (n_tokens,)
-        else:
-            arguments = (text, reference) if reward.uses_reference else (text,)
-        values.append(reward.function(*arguments, **params.get(name, {})))
+        value = reward.function(*(given[key] for key in reward.inputs), **params.get(name, {}))
+        if reward.own and isinstance(value, Real) and not isnan(value):
+            if not reward.minimum <= value <= reward.maximum:
+                raise ValueError(
+                    f"reward {name} is {value}, outside of its range {reward.minimum:g} to {reward.maximum:g}; "
+                    f"declare the range in the file of {reward.own!r}: RANGES"
+                )
+            value = float(value)
+        values.append(value)
     return values
 
 
 def reward_ranges(task: str, names: Sequence[str]) -> list[tuple[float, float]]:
-    """(minimum, maximum) of each of `names`, in their order; ValueError for an unknown task or reward."""
+    """Return (minimum, maximum) of each of `names`, in their order; ValueError for an unknown task or reward."""
     return [(reward.minimum, reward.maximum) for reward in _select(task, names)]
 
 
 def _select(task: str, names: Sequence[str]) -> list[Reward]:
+    check_names(task, names)
+    return [REWARDS[task][name] for name in names]
+
+
+def check_names(task: str, names: Sequence[str], own: Collection[str] = ()) -> None:
+    """Raise ValueError for an unknown task, or a name that is no reward of it. own: names of a user's own rewards."""
     if task not in REWARDS:
         raise ValueError(f"unknown task {task!r}: the tasks are {', '.join(REWARDS)}")
-    known = REWARDS[task]
     for name in names:
-        if name not in known:
-            raise ValueError(f"unknown reward {name!r} of task {task}: its rewards are {', '.join(known)}")
-    return [known[name] for name in names]
+        if name not in REWARDS[task] and name not in own:
+            raise ValueError(
+                f"unknown reward {name!r} of task {task}: its rewards are {', '.join([*REWARDS[task], *own])}"
+            )
 
 
-def check_params(task: str, params: Mapping[str, Mapping[str, float]]) -> None:
-    """ValueError unless each parameter belongs to one of the task's rewards (which need not be selected)."""
-    for name, reward in zip(params, _select(task, list(params)), strict=True):
-        for parameter in params[name]:
+def check_params(task: str, params: Mapping[str, Mapping[str, float]], own: Collection[str] = ()) -> None:
+    """Raise ValueError unless each parameter belongs to one of the task's rewards (which need not be selected).
+
+    own: names of a user's own rewards, whose parameters are known only once they are loaded.
+    """
+    check_names(task, list(params), own)
+    for name in params:
+        reward = REWARDS[task].get(name)
+        for parameter, value in params[name].items() if reward else ():
             if parameter not in reward.parameters:
                 known = ", ".join(reward.parameters) or "none"
                 raise ValueError(
                     f"unknown parameter {parameter!r} of reward {name} of task {task}: its parameters are {known}"
                 )
-            check_limit(params[name][parameter])
+            if not reward.own:
+                check_limit(value)

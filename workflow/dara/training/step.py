@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dara.config import RunSpec
 from dara.methods import Method, Output, energies, load_method
-from dara.rewards import reward_ranges, score
+from dara.rewards import load_rewards, reward_ranges, score
 from dara.training import run_files
 from dara.training.run import title
 from dara.training.run_files import Metrics, RunRecord
@@ -105,12 +105,13 @@ def _shown(text: str) -> str:
 
 
 def run_method(spec: RunSpec, methods_dir: Path | None = None) -> Method:
-    """Return the method of a run with its parameters.
+    """Return the method of a run with its parameters, and load the run's own rewards.
 
     A run with `final_normalization: token` lets the methods whose own normalisation is over responses normalise over
     tokens; a method that has another of its own, or is given one by its parameters, keeps that.
-    methods_dir: where a user's own method files are relative to.
+    methods_dir: where a user's own files are relative to.
     """
+    load_rewards(spec.task, {name: one.function for name, one in spec.reward_functions.items()}, methods_dir)
     entry = spec.method
     method = load_method(entry.name, function=entry.function, base_dir=methods_dir, **entry.params)
     own = method.default_final_normalization == "response" and "final_normalization" not in entry.params

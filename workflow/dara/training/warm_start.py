@@ -19,7 +19,7 @@ import transformers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from dara.config import Architecture, DataSpec, ModelSpec, WarmStart
-from dara.data import demonstration_parameters, draw, held_out_problems, source_module
+from dara.data.generated import demonstration_parameters, draw, generator_of, held_out_problems
 from dara.files import read_json
 from dara.libraries import one_thread, quiet
 from dara.runs import model_id
@@ -99,7 +99,7 @@ def build_model(architecture: Architecture, tokenizer: PreTrainedTokenizerFast, 
 
 def demonstration_batches(spec: ModelSpec, tokenizer: PreTrainedTokenizerFast) -> Iterator[list[Pair]]:
     """Yield batches of tokenized demonstrations without end, as they are drawn; none is of a held-out problem."""
-    task, recipe = source_module(spec.data), spec.warm_start
+    task, recipe = generator_of(spec.data), spec.warm_start
     parameters = demonstration_parameters(spec.data.source, recipe.demonstrations)
     excluded = held_out_problems(spec.data)
     rng = random.Random(f"{spec.data.source}/{spec.data.version}/demonstrations/{recipe.seed}")

@@ -34,15 +34,11 @@ STARTED = time.monotonic()  # of the process, near enough: a time limit counts f
 
 def prepare(arguments: argparse.Namespace) -> None:
     """Write training prompts, held-out cases and tokenizer of a data specification, or fetch a published data set."""
-    from dara.data.prepare import prepare as prepare_generated
-    from dara.data.prepare import prepare_hub
-    from dara.specs import AnyData, HubData
+    from dara.data.prepare import prepare as prepare_data
+    from dara.specs import AnyData
 
-    data = _read(AnyData, arguments.spec)
-    if isinstance(data, HubData):
-        prepare_hub(data, arguments.out, fetch=_fetch(arguments))
-    else:
-        prepare_generated(data, arguments.out)
+    data, own_files = _read(AnyData, arguments.spec), arguments.root / "config"
+    prepare_data(data, arguments.out, fetch=_fetch(arguments), own_files=own_files)
 
 
 def prepare_benchmark(arguments: argparse.Namespace) -> None:

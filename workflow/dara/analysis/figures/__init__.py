@@ -40,4 +40,5 @@ def describe(name: str) -> str:
     module, _, function = FIGURES[name].partition(":")
     found = import_module(f"{__name__}.{module}")
     documented = found if function == "draw" else getattr(found, function)
-    return " ".join((documented.__doc__ or "").strip().split("\n\n")[0].split())
+    first = " ".join((documented.__doc__ or "").split("\n\n")[0].split()).removeprefix("Draw ")
+    return first[:1].upper() + first[1:]

@@ -19,7 +19,7 @@ STYLES = ((0, (1, 1)), (0, (3, 1)), (0, (6, 1.2)), "-", (0, (6, 1, 1, 1)), (0, (
 
 @styled
 def draw(view: View) -> Figure:
-    """A panel a setting that has numbers: the curves of all group sizes, its own dark, and the measured points.
+    """Draw one panel per setting that has numbers: the curves of all group sizes, and the measured points.
 
     A point is one step: the mean of the sparse reward and the share of active groups. They are those of each run where
     the source has runs, else of the curves over runs (there the two medians of a step may be of different runs).
@@ -61,13 +61,13 @@ def draw(view: View) -> Figure:
 
 
 def activity(mean: np.ndarray, group_size: int) -> np.ndarray:
-    """P(a group of G independent 0/1 rewards is not all equal) = 1 - p^G - (1 - p)^G; mean (...) -> (...)."""
+    """Return P(G independent 0/1 rewards are not all equal) = 1 - p^G - (1 - p)^G; mean (...) -> (...)."""
     mean = np.asarray(mean, dtype=float)
     return 1 - mean**group_size - (1 - mean) ** group_size
 
 
 def points_of(view: View, setting: Setting) -> dict[str, pd.DataFrame]:
-    """For each method the steps with both numbers: columns mean and density, both shares.
+    """Return for each method the steps with both numbers: columns mean and density, both shares.
 
     ValueError where a mean lies outside [0, 1]: the formula is that of a reward that is 0 or 1.
     """

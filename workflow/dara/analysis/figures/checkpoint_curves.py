@@ -28,7 +28,7 @@ GRADERS = ("strict", "math_verify")
 
 @styled
 def draw(view: View) -> Figure:
-    """A row of panels a setting that was scored, one column a metric, in percent; the middle over runs, with its band.
+    """Draw a row of panels per setting that was scored, one column a metric, in percent: the middle and its band.
 
     Scores are fractions. ValueError where the source has no curve of a score.
     """
@@ -38,7 +38,7 @@ def draw(view: View) -> Figure:
 
 @styled
 def draw_validation(view: View) -> Figure:
-    """Rewards on validation rows, which are never trained on, over checkpoints.
+    """Draw rewards on validation rows, which are never trained on, over checkpoints.
 
     A row of panels a setting, one column a reward of the experiment that was validated, in the reward's own unit.
 
@@ -48,7 +48,7 @@ def draw_validation(view: View) -> Figure:
 
 
 def draw_metrics(view: View, metrics: Mapping[str, str]) -> Figure:
-    """The curves of `metrics` (metric -> label of its axis); scores whose label ends with (%) are times 100."""
+    """Draw the curves of `metrics` (metric -> label of its axis); scores whose label ends with (%) are times 100."""
     curves = {setting: _curves(view, setting, metrics) for setting in view.settings}
     shown = {metric: label for metric, label in metrics.items() if any(metric in found for found in curves.values())}
     if not shown:

@@ -24,7 +24,7 @@ from dara.analysis.figures.style import (
 from dara.analysis.intervals import median
 from dara.analysis.view import Mark, Setting, View, missing_data
 
-# Runs that did not get there are open; a dot inside says that a crossing had begun.
+# Runs that did not cross are open; a dot inside says that a crossing had begun.
 OPEN = {"markerfacecolor": "white", "markeredgewidth": 1.0, "clip_on": False}
 DOT = {"markersize": 1.7, "markeredgewidth": 0, "clip_on": False}
 GROUP_WIDTH = 0.8  # of the distance between two thresholds: the rest keeps the groups apart
@@ -39,33 +39,34 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Crossings:
-    """The marks of one kind by setting, threshold and method; only settings that have some."""
+    """Return the marks of one kind by setting, threshold and method; only settings that have some."""
 
     kind: Literal["first", "stable"]
     thresholds: list[float]
     marks: dict[Setting, dict[float, dict[str, list[Mark]]]]
 
     def all(self, setting: Setting | None = None) -> list[Mark]:
-        """The marks of one setting, or of all."""
+        """Return the marks of one setting, or of all."""
         settings = self.marks.values() if setting is None else [self.marks[setting]]
         return [mark for found in settings for by in found.values() for marks in by.values() for mark in marks]
 
     @property
     def single(self) -> bool:
-        """One run a method and threshold at most, and too many thresholds for a strip to be read."""
+        """Whether there is one run a method and threshold at most, and too many thresholds for a strip to be read."""
         most = max(len(marks) for found in self.marks.values() for by in found.values() for marks in by.values())
         return most == 1 and len(self.thresholds) > FEW
 
 
 @styled
 def draw(view: View) -> Figure:
-    """A panel a setting: thresholds on the x axis, a point a run at its crossing, a tick at the method's median. Many
-    methods at many thresholds have several panels, one below the other.
+    """Draw one panel per setting: thresholds on the x axis, a point per run at its crossing, a tick at each median.
 
-    Stable crossings where the source has them, else first ones. Open markers are runs that did not get there: on the
+    Many methods at many thresholds have several panels, one below the other.
+
+    Stable crossings where the source has them, else first ones. Open markers are runs that did not cross: on the
     budget line, or, with a dot, at the step where a crossing began that the run is too short to confirm. In the median
     they are later than every crossing; it has no tick where it is one of them. Where each method has one run and there
-    are more than FEW thresholds, a line joins its points. Narrow panels stand side by side.
+    are more than FEW thresholds, a line joins its points. Narrow panels are side by side.
     ValueError where the experiment's sparse reward has no thresholds, or the source no crossings of them.
     """
     found = crossings_of(view)
@@ -93,7 +94,7 @@ def draw(view: View) -> Figure:
 
 
 def crossings_of(view: View) -> Crossings:
-    """The stable crossings of the sparse reward, or the first ones where the source has no stable ones."""
+    """Return the stable crossings of the sparse reward, or the first ones where the source has no stable ones."""
     experiment, reward = view.experiment, view.experiment.sparse_reward
     thresholds = sorted(experiment.thresholds.get(reward, ()))
     if not thresholds:
@@ -140,7 +141,7 @@ def _draw_threshold(axes: Axes, view: View, setting: Setting, marks: dict[str, l
 
 
 def _places(planned: Sequence[int | None], marks: Sequence[Mark], center: float, slot: float) -> list[float]:
-    """Where the marks of a method stand: each planned run has its place, also where another one is missing."""
+    """The places of the marks of a method: each planned run has its place, also where another one is missing."""
     seeds = [mark.seed for mark in marks]
     every = list(planned) if set(seeds) <= set(planned) else seeds
     spread = list(center + slot * np.linspace(-0.3, 0.3, len(every))) if len(every) > 1 else [center] * len(every)

@@ -16,7 +16,7 @@ PANELS = {"before": "before the method (z-scores)", "after": "after the method (
 
 @styled
 def draw(view: View) -> Figure:
-    """Two panels a setting: the sparse reward's energy over its density, a point a step of a run, and the line.
+    """Draw two panels per setting: the sparse reward's energy over its density, a point a step of a run, and the line.
 
     Before the method all points lie on the line (the paper's Eq. 5); after it, those above it are what a method adds.
     ValueError where the source has no energies: of single steps the authors published their ratios, and densities.
@@ -45,7 +45,7 @@ def draw(view: View) -> Figure:
 
 
 def points_of(view: RunsView, setting: Setting) -> pd.DataFrame:
-    """One row a run and step: method, density, before, after (energies), groups (B).
+    """Return one row a run and step: method, density, before, after (energies), groups (B).
 
     ValueError where no run has energies.
     """

@@ -34,10 +34,10 @@ class Ratios(NamedTuple):
 
 @styled
 def draw(view: View) -> Figure:
-    """A panel for each setting and DARA method: the ratio with GDPO's weighting and with the method's, on its batches.
+    """Draw a panel per setting and DARA method: the ratio with GDPO's weighting and the method's, on its batches.
 
-    Steps at which the weight of the sparse reward is at its cap are shaded, the stronger the more runs are there; where
-    that is every step from one on, its number stands beside. Of runs, energies are summed over the last WINDOW steps (a
+    Shading marks steps at which the weight of the sparse reward is at its cap (opacity: the share of runs); where it
+    binds until the end, the first such step is annotated. Of runs, energies are summed over the last WINDOW steps (a
     step near saturation has one active group or none), and the lines are medians over runs with quartiles. Published
     ratios are those of single steps.
     ValueError where the source has neither energies nor ratios of a DARA method.
@@ -71,7 +71,7 @@ def draw(view: View) -> Figure:
 
 
 def runs_ratios(view: RunsView, setting: Setting, method: str) -> Ratios:
-    """From the frame `energies`: quotients of trailing sums over WINDOW steps, of each run, then over runs."""
+    """Return, from the frame `energies`, quotients of trailing sums over WINDOW steps, of each run, then over runs."""
     sparse, dense = rewards_of(view)
     rows = view.rows("energies", "energies", reward=[sparse, dense])
     rows = view.selection.of_setting(rows, setting)
@@ -91,7 +91,7 @@ def runs_ratios(view: RunsView, setting: Setting, method: str) -> Ratios:
 
 
 def curve_ratios(view: View, setting: Setting, method: str) -> Ratios:
-    """From the curves energy_ratio and weight/<sparse reward> of the source."""
+    """Return ratios from the curves energy_ratio and weight/<sparse reward> of the source."""
     sparse, _ = rewards_of(view)
     before, after = (view.curve("energy_ratio", name, setting) for name in (BASELINE, method))
     weight = view.curve(f"weight/{sparse}", method, setting)["middle"].astype(float)
@@ -99,7 +99,7 @@ def curve_ratios(view: View, setting: Setting, method: str) -> Ratios:
 
 
 def rewards_of(view: View) -> tuple[str, str]:
-    """The sparse reward, and the first of the others: correctness in every experiment of this project."""
+    """Return the sparse reward, and the first of the others: correctness in every experiment of this project."""
     sparse = view.experiment.sparse_reward
     others = [reward for reward in view.experiment.rewards if reward != sparse]
     if not others:
@@ -108,12 +108,12 @@ def rewards_of(view: View) -> tuple[str, str]:
 
 
 def cap_of(view: View, method: str) -> float:
-    """w_max of the method's row."""
+    """Return w_max of the method's row."""
     return float(view.methods[method].params.get("w_max", W_MAX))
 
 
 def cap_start(capped: pd.Series) -> int | None:
-    """The step from which on all runs are at the cap until the end; None where there is none."""
+    """Return the step from which on all runs are at the cap until the end; None where there is none."""
     below = capped.index[capped < 1]
     later = capped.index[capped.index > below.max()] if len(below) else capped.index
     return int(later.min()) if len(later) else None

@@ -18,7 +18,7 @@ PARTS = ("share", "positive", "negative")
 
 @styled
 def draw(view: View) -> Figure:
-    """A row of two panels a setting: the share in the z-scores, and in what the method contributes.
+    """Draw a row of two panels per setting: the share in the z-scores, and in what the method contributes.
 
     Fractions of the energy of all rewards, averaged over the last WINDOW steps of a run (near saturation a step has one
     active group or none, and its share jumps); medians over runs, with a 25 to 75 % band.
@@ -29,7 +29,7 @@ def draw(view: View) -> Figure:
 
 @styled
 def draw_by_sign(view: View) -> Figure:
-    """The sparse reward's share of the advantage energy by sign: of positive and of negative advantages.
+    """Draw the sparse reward's share of the advantage energy by sign: of positive and of negative advantages.
 
     Two rows of two panels a setting: positive and negative advantages, before the method and after it.
 
@@ -45,7 +45,7 @@ def draw_by_sign(view: View) -> Figure:
 
 
 def draw_shares(view: View, parts: Mapping[str, str], what: str) -> Figure:
-    """A row of panels a setting and part (of `PARTS`, with its name, in which {} is the sparse reward)."""
+    """Draw a row of panels per setting and part (of `PARTS`, with its name, in which {} is the sparse reward)."""
     if not isinstance(view, RunsView):
         raise missing_data(view, f"{what}; they are computed from the rewards of own runs")
     experiment, selection = view.experiment, view.selection
@@ -78,7 +78,7 @@ def draw_shares(view: View, parts: Mapping[str, str], what: str) -> Figure:
 
 
 def shares_by_sign(energies: pd.DataFrame, reward: str) -> pd.DataFrame:
-    """The rows of `reward`, with its positive and negative energy as shares of all rewards' energy at that step.
+    """Return the rows of `reward`, with its positive and negative energy as shares of all rewards' energy at that step.
 
     Adds positive_before, negative_before (z-scores) and positive_after, negative_after (contributions), which add up to
     share_before and share_after; a share of no energy is undefined (NaN).

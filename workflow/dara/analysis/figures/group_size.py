@@ -26,11 +26,11 @@ CURVE_HEIGHT, STRIP_HEIGHT = 1.35, 0.75  # inches
 
 @styled
 def draw(view: View) -> Figure:
-    """A panel a setting (model and group size): densities, and under them a strip with a mark a run.
+    """Draw a panel per setting (model and group size): densities, and under them a strip with a mark a run.
 
-    Lines are the middle over runs and bands their quartiles, where the source has them. A mark stands at the first step
+    Lines are the middle over runs and bands their quartiles, where the source has them. A mark is at the first step
     at which a run's mean reward is at least that of the paper's claim (`headline_threshold`), open at the end of the
-    budget where the run did not get there.
+    budget where the run did not cross.
     ValueError where the source has no density of the sparse reward, or the experiment no threshold of it.
     """
     threshold = threshold_of(view)
@@ -63,7 +63,7 @@ def draw(view: View) -> Figure:
 
 
 def threshold_of(view: View) -> float:
-    """The threshold whose first crossing is marked."""
+    """Return the threshold whose first crossing is marked."""
     reward = view.experiment.sparse_reward
     thresholds = view.experiment.thresholds.get(reward, ())
     if not thresholds:
@@ -75,7 +75,7 @@ def threshold_of(view: View) -> float:
 
 
 def _draw_densities(axes: Axes, view: View, setting: Setting, curves: dict[str, pd.DataFrame]) -> None:
-    """The curves of one setting; the steps stand under the strip below."""
+    """The curves of one setting; the steps are under the strip below."""
     for method, curve in curves.items():
         draw_band(axes, curve, style_of(method, view.entries))
     axes.set_title(view.setting_label(setting), loc="left")
@@ -85,7 +85,7 @@ def _draw_densities(axes: Axes, view: View, setting: Setting, curves: dict[str, 
 
 
 def _draw_strip(axes: Axes, view: View, setting: Setting, threshold: float) -> set[str]:
-    """A row a method, the first on top; equal steps of a method stand a little apart. Returns methods with marks."""
+    """A row a method, the first on top; equal steps of a method are a little apart. Returns methods with marks."""
     reward = view.experiment.sparse_reward
     drawn = set()
     for row, method in enumerate(view.methods):
@@ -105,7 +105,7 @@ def _draw_strip(axes: Axes, view: View, setting: Setting, threshold: float) -> s
 
 
 def place_of(mark: Mark) -> int:
-    """The step of the mark, or the end of the budget where the run did not get there."""
+    """Return the step of the mark, or the end of the budget where the run did not cross."""
     return mark.budget if mark.step is None else mark.step
 
 

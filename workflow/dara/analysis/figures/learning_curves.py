@@ -30,9 +30,9 @@ Curves = dict[str, dict[Setting, dict[str, pd.DataFrame]]]
 
 @styled
 def draw(view: View) -> Figure:
-    """Rewards and densities of each setting that has some: one column a reward, a row a quantity.
+    """Draw rewards and densities of each setting that has some: one column a reward, a row a quantity.
 
-    Where the source has curves of one reward only, its two quantities stand side by side. The middle over runs, with a
+    Where the source has curves of one reward only, its two quantities are side by side. The middle over runs, with a
     band where the source has one. A dashed line marks the threshold of the paper's claim (`headline_threshold`).
     ValueError where the source has no training curve of the experiment's rewards.
     """

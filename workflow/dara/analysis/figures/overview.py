@@ -39,7 +39,7 @@ class Toy(NamedTuple):
 
 @styled
 def draw(view: View) -> Figure:
-    """The toy batch on the left, and each method's energy by reward and sign on the right.
+    """Draw the toy batch on the left, and each method's energy by reward and sign on the right.
 
     The numbers come from `dara.methods` with the parameters of the view's rows, nothing from its source.
     ValueError where the view has none of the methods of `COMPARED`.
@@ -74,7 +74,7 @@ def draw(view: View) -> Figure:
 
 
 def toy_of(name: str, params: dict) -> Toy:
-    """Weights and energies of the built-in method `name` on the toy batch."""
+    """Return weights and energies of the built-in method `name` on the toy batch."""
     import torch  # here, because no other figure needs it and its import takes seconds
 
     from dara.methods import load_method

@@ -45,7 +45,7 @@ def style_of(method: str, methods: Mapping[str, MethodEntry]) -> MethodStyle:
 
 
 def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-    """`draw` under dara.mplstyle alone: neither the user's settings nor earlier figures change the picture."""
+    """Run `draw` under dara.mplstyle alone: neither the user's settings nor earlier figures change the picture."""
 
     @functools.wraps(draw)
     def wrapper(*args: object, **kwargs: object) -> Figure:
@@ -56,7 +56,7 @@ def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
 
 
 def draw_band(axes: Axes, curve: pd.DataFrame, style: MethodStyle, *, marked: bool = False) -> None:
-    """The middle of a curve of a view as a line, its band where it has one; `marked` puts a marker on every point."""
+    """Draw the middle of a curve as a line, and its band where it has one; `marked` puts a marker on every point."""
     steps = curve.index.to_numpy()
     if curve["low"].notna().any():
         axes.fill_between(steps, curve["low"], curve["high"], color=style.color, alpha=0.15, linewidth=0)
@@ -65,7 +65,7 @@ def draw_band(axes: Axes, curve: pd.DataFrame, style: MethodStyle, *, marked: bo
 
 
 def step_axis(axes: Axes, last: int, label: bool = True) -> None:
-    """An x axis of whole steps from 0 to `last`, or a little more."""
+    """Make an x axis of whole steps from 0 to `last`, or a little more."""
     axes.set_xlim(0, 1.015 * last)  # room for a marker on the last step
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 5, 10]))
     if label:
@@ -75,7 +75,7 @@ def step_axis(axes: Axes, last: int, label: bool = True) -> None:
 def method_handles(
     view: View, drawn: Container[str], *, marked: bool, lines: bool = True, line: str | None = None
 ) -> list[Line2D]:
-    """One legend entry a method that was drawn, or that lacks planned runs; `line` is a style for all of them."""
+    """Return a legend entry per method that was drawn or lacks planned runs; `line` is a style for all of them."""
     handles = []
     for method, entry in view.methods.items():
         if method not in drawn and view.method_label(method) == entry.label:
@@ -93,8 +93,9 @@ def method_handles(
 def legend_below(
     figure: Figure, handles: list, columns: int, labels: list[str] | None = None, note: str | None = None
 ) -> None:
-    """A legend under the panels, outside of the data; at most `columns` entries a line, spread evenly over the lines,
-    and fewer where their labels are long.
+    """Draw a legend under the panels, outside of the data.
+
+    A line has at most `columns` entries, and fewer where their labels are long; lines are filled evenly.
 
     labels: needed where a handle is a tuple of artists drawn over each other. note: what the curves are, as a line
     of text above the entries.
@@ -119,7 +120,7 @@ def _legend_width(widths: list[int], columns: int) -> int:
 
 
 def joined_notes(notes: Mapping[str, str]) -> str:
-    """Notes on several quantities as one: without their names where all are the same."""
+    """Return notes on several quantities as one: without their names where all are the same."""
     said = {name: note for name, note in notes.items() if note}
     if len(set(said.values())) <= 1:
         return next(iter(said.values()), "")
@@ -127,7 +128,7 @@ def joined_notes(notes: Mapping[str, str]) -> str:
 
 
 def new_figure(rows: int, columns: int, row_height: float, **kwargs: object) -> tuple[Figure, np.ndarray]:
-    """A page-wide figure with (rows, columns) panels; it belongs to no pyplot state, so there is nothing to close."""
+    """Make a page-wide figure with (rows, columns) panels; it has no pyplot state, so there is nothing to close."""
     figure = Figure(figsize=(PAGE_WIDTH, rows * row_height + 0.65))
     return figure, figure.subplots(rows, columns, squeeze=False, **kwargs)
 

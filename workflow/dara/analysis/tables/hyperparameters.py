@@ -11,7 +11,7 @@ from dara.analysis.tables.at_step import is_published
 from dara.analysis.tables.render import Table
 from dara.analysis.tables.sources import published_rows
 from dara.analysis.view import View, missing_data
-from dara.config import Benchmark, DataSpec, HubData, Matrix, Preset, TaskSettings
+from dara.config import Benchmark, DataSpec, HubData, Matrix, OwnData, Preset, TaskSettings
 from dara.specs import checkpoint_steps
 
 ALL = "all"
@@ -128,11 +128,13 @@ def _ours(view: View, preset: Preset) -> Settings:
     return settings | {(name, ", ".join(labels)): (value, "") for (name, value), labels in params.items()}
 
 
-def _data(data: DataSpec | HubData) -> dict[str, object]:
+def _data(data: DataSpec | HubData | OwnData) -> dict[str, object]:
     """What is trained on: generated problems, or a published data set."""
     if isinstance(data, DataSpec):
         rows = {"train_rows": data.train_rows, "held_out_rows": data.held_out_rows}
         return {"dataset": f"{data.source} (seed {data.seed})", **rows}
+    if isinstance(data, OwnData):
+        return {"dataset": data.source, "max_prompt_tokens": data.max_prompt_tokens}
     rows = {"validation_rows": data.validation_rows, "max_prompt_tokens": data.max_prompt_tokens}
     return {"dataset": f"{data.source} at {data.revision[:7]}", **rows}
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from dara.config import Resources
 from dara.files import write_atomically
 from dara.runs import run_id
-from dara.specs import HubData, Model, RunSpec
+from dara.specs import Model, RunSpec
 
 PROGRAM = ("python", "-m", "openrlhf.cli.train_ppo_ray")
 PROMPTS = "prompts.jsonl"
@@ -140,7 +140,7 @@ def check_resources(spec: RunSpec, resources: Resources) -> None:
 
 
 def _data(spec: RunSpec, prompts: Path) -> Flags:
-    limit = spec.data.max_prompt_tokens if isinstance(spec.data, HubData) else LAPTOP_PROMPT_TOKENS
+    limit = getattr(spec.data, "max_prompt_tokens", LAPTOP_PROMPT_TOKENS)
     return {
         "--data.prompt_dataset": prompts,
         "--data.input_key": "input",  # rendered already: no chat template, no input template

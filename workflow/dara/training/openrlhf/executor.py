@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import openrlhf.trainer.ray.vllm_engine as vllm_engine
 from openrlhf.utils.agent import SingleTurnAgentExecutor
 
+from dara.rewards import load_rewards
 from dara.training.openrlhf.rollouts import Label
 from dara.training.step import score_sample
 
@@ -60,9 +61,12 @@ class RewardExecutor(SingleTurnAgentExecutor):
     task: ClassVar[str]
     rewards: ClassVar[Sequence[str]]
     reward_params: ClassVar[Mapping[str, Mapping[str, float]]]
+    reward_functions: ClassVar[Mapping[str, str]] = {}
+    own_files: ClassVar[str | None] = None
 
     def __init__(self) -> None:
         super().__init__(None)
+        load_rewards(self.task, self.reward_functions, self.own_files)
 
     async def execute(
         self,

@@ -57,6 +57,8 @@ class AgentExecutor(RewardExecutor):
     task = {task!r}
     rewards = {rewards!r}
     reward_params = {reward_params!r}
+    reward_functions = {reward_functions!r}
+    own_files = {own_files!r}
 '''
 
 
@@ -121,7 +123,7 @@ def prepare(point: ResumePoint, options: dict[str, Any]) -> Settings:
     prepare_output(settings.output, done)
     node.check_disk(spec, inputs.model_dir, settings.directory, done)
     prompt_file(point.rows, settings.output / PROMPTS)
-    write_reward_file(settings.output, spec)
+    write_reward_file(settings.output, spec, settings.methods_dir)
     settings.write()
     return settings
 
@@ -138,9 +140,15 @@ def prompt_file(rows: Iterable[Mapping[str, str]], path: Path) -> None:
     write_atomically(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 
-def write_reward_file(output: Path, spec: RunSpec) -> None:
-    """Write the file from which OpenRLHF loads the rewards of a run."""
-    code = REWARD_CODE.format(task=spec.task, rewards=spec.rewards, reward_params=spec.reward_params)
+def write_reward_file(output: Path, spec: RunSpec, own_files: Path | None = None) -> None:
+    """Write the file from which OpenRLHF loads the rewards of a run. own_files: what a user's files are relative to."""
+    code = REWARD_CODE.format(
+        task=spec.task,
+        rewards=spec.rewards,
+        reward_params=spec.reward_params,
+        reward_functions={name: one.function for name, one in spec.reward_functions.items()},
+        own_files=str(own_files.resolve()) if own_files else None,
+    )
     write_atomically(output / REWARD_FILE, code)
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-INSTRUCTION = r"Please reason step by step, and put your final answer within \boxed{}."
+from dara.data.public import column, read_rows
+
 VERSION = 2
 """Changes whenever the same rows would give other questions, answers or prompts (2: a prompt has the problem without
 blanks around it)."""
@@ -38,11 +39,6 @@ SETS: dict[str, MathSet] = {
 QUESTIONS = sum(one.questions for one in SETS.values())
 
 
-def question(problem: str) -> str:
-    """Return what the user says: the problem, a blank line, and how to answer."""
-    return f"{problem}\n\n{INSTRUCTION}"
-
-
 def read_set(name: str, path: Path) -> list[dict[str, str]]:
     """Return the questions of a set as rows {"id", "category", "problem", "answer"}; their category is the set.
 
@@ -50,8 +46,6 @@ def read_set(name: str, path: Path) -> list[dict[str, str]]:
         ValueError: another number of rows than the set has, or a row without a problem or an answer; names set, file
             and row (from 1).
     """
-    from dara.data.rows import column, read_rows  # not at the top: the package brings transformers
-
     shape, rows = SETS[name], read_rows(path)
     if len(rows) != shape.questions:
         raise ValueError(f"{path}: has {len(rows)} rows, but {name} has {shape.questions} questions; get the full set")

@@ -1,0 +1,148 @@
+"""Generated problems: which are held out, which are trained on, and the tokenizer of both.
+
+The held-out problems are drawn first; no training row and no demonstration of a warm start has one of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from dara.data import SOURCES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from dara.specs import DataSpec
+
+MAX_DRAWS = 10_000  # draws for one example before its category counts as used up
+TOKENIZER_TEXTS = 3000  # examples whose texts make the vocabulary: each word of a task is in dozens of them
+VOCABULARY = 512  # entries of the tokenizer: 2 special tokens, 256 bytes, whole pieces, and unused ones
+PAD, EOS = "<pad>", "<eos>"
+PIECES = r"</?[a-z_]+>|\\boxed\{|[a-z_]+|[0-9]|\s|[^a-z0-9\s_<\\]+|<|\\"
+
+
+def generator_of(data: DataSpec) -> ModuleType:
+    """Return the module of the specification's source. ValueError when this code makes another version of it."""
+    source = SOURCES[data.source]
+    if data.version != source.version:
+        raise ValueError(
+            f"data.version: {data.source} is made in version {source.version} here, version {data.version} was asked "
+            f"for; set version: {source.version}"
+        )
+    return source.generator
+
+
+def demonstration_parameters(source: str, overrides: Mapping[str, float]) -> dict[str, float]:
+    """Return the source's demonstration parameters with `overrides`. ValueError for an unknown key or no share."""
+    defaults = SOURCES[source].generator.DEMONSTRATION_PARAMETERS
+    for key, value in overrides.items():
+        if key not in defaults:
+            raise ValueError(
+                f"warm_start.demonstrations: {source} has no parameter {key!r}; it has {', '.join(defaults)}"
+            )
+        if not 0 <= value <= 1:
+            raise ValueError(f"warm_start.demonstrations.{key}: {value} is no share; it must lie between 0 and 1")
+    return {**defaults, **overrides}
+
+
+def held_out(data: DataSpec) -> list[Any]:
+    """Return the held-out examples: `held_out_rows` distinct problems. They do not depend on `train_rows`."""
+    rng, task = _rng(data, "held_out"), generator_of(data)
+    examples: list[Any] = []
+    taken: set[tuple] = set()
+    for _ in range(data.held_out_rows):
+        examples.append(draw(data, rng, taken))
+        taken.add(task.problem_key(examples[-1]))
+    return examples
+
+
+def held_out_problems(data: DataSpec) -> frozenset[tuple]:
+    """Return keys of the held-out problems: what training rows and demonstrations must not contain."""
+    return frozenset(generator_of(data).problem_key(example) for example in held_out(data))
+
+
+def train_rows(data: DataSpec) -> list[dict[str, str]]:
+    """Return the training rows {"id", "prompt", "reference"}. A problem may come again, a held-out one never comes."""
+    rng, task, excluded = _rng(data, "train"), generator_of(data), held_out_problems(data)
+    rows = []
+    for i in range(data.train_rows):
+        example = draw(data, rng, excluded)
+        rows.append({"id": f"train_{i}", "prompt": task.prompt(example), "reference": task.reference(example)})
+    return rows
+
+
+def draw(data: DataSpec, rng: random.Random, excluded: Container[tuple]) -> Any:
+    """Draw an example whose problem is not in `excluded`.
+
+    An excluded problem is replaced by one of its own category: otherwise leaving out the held-out problems would make
+    the categories with few problems rarer. Raises ValueError when a category has nothing left.
+    """
+    task = generator_of(data)
+    example = task.example(rng)
+    wanted = task.category(example)
+    for _ in range(MAX_DRAWS):
+        if task.category(example) == wanted and task.problem_key(example) not in excluded:
+            return example
+        example = task.example(rng)
+    raise ValueError(
+        f"data.held_out_rows: {data.source} has too few distinct problems of category {wanted} to hold out "
+        f"{data.held_out_rows} of all; ask for fewer"
+    )
+
+
+def texts(data: DataSpec) -> Iterable[str]:
+    """Yield texts of the task for the tokenizer: prompts, gold answers and demonstrations."""
+    rng, task = _rng(data, "tokenizer"), generator_of(data)
+    for _ in range(TOKENIZER_TEXTS):
+        example = task.example(rng)
+        yield task.prompt(example)
+        yield task.reference(example)
+        yield task.demonstration(rng, example, **task.DEMONSTRATION_PARAMETERS)
+
+
+def _rng(data: DataSpec, purpose: str) -> random.Random:
+    """Return a generator of its own for each purpose, so that a change of one never shifts another."""
+    return random.Random(f"{data.source}/{data.version}/{data.seed}/{purpose}")
+
+
+def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
+    """Build the tokenizer whose whole-piece tokens are the most frequent pieces of `texts`.
+
+    A text is split into tags, words, single digits, white space and runs of punctuation; a piece that the task uses is
+    one token, any other piece is spelt in bytes. So limits of the response length count words and digits, and yet every
+    text is encoded and decoded without loss. It is a byte-level BPE model without merges: trained merges would spend
+    most of a vocabulary of this size on halves of words, and would still split words of the task.
+
+    Deterministic: ties are in alphabetical order, and the order of the texts does not matter. Entries that are left
+    over never come from a text, but have a text of their own, so that a model that samples one is seen to do so.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    split = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    counts = Counter(piece for text in texts for piece, _ in split.pre_tokenize_str(text))
+    fixed = [PAD, EOS, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    whole = sorted(counts.keys() - set(fixed), key=lambda piece: (-counts[piece], piece))
+    unused = [f"<unused_{i}>" for i in range(VOCABULARY)]  # with a digit, so not one piece
+    entries = [*fixed, *whole, *unused][:VOCABULARY]
+    # ignore_merges: a piece that is an entry becomes that entry, without merges that lead to it.
+    model = models.BPE(vocab={piece: i for i, piece in enumerate(entries)}, merges=[], ignore_merges=True)
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = split
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=EOS,
+        padding_side="left",  # generation continues the end of a prompt
+        clean_up_tokenization_spaces=False,  # it would change texts
+    )
