@@ -73,10 +73,11 @@ test-openrlhf: environment openrlhf-cpu ## the tests that train with the real Op
 test-slurm: environment ## the workflow on a real Slurm of one node with pretended GPUs (root; Debian's packages)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slurm $(TEST_OPTIONS)
 
-check: environment ## formatting and lint
+check: environment ## formatting, lint, rules of structure, the configuration
 	$(BIN)/ruff check workflow tests envs
 	$(BIN)/ruff format --check workflow tests envs
 	$(BIN)/snakefmt --check Snakefile workflow/rules
+	$(BIN)/python tests/structure.py
 	$(BIN)/dara check-config
 
 format: environment ## format all code

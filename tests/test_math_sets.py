@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from dara.data.math_sets import QUESTIONS, SETS, read_set, reference
-from dara.data.prepare import files_of_benchmark, prepare_benchmark
+from dara.data.prepare import prepare_benchmark
 from dara.data.public import INSTRUCTION
 from dara.evaluation import bfcl_v4, math
 from dara.evaluation.sandbox import Sandbox, ScorerSpec
@@ -35,7 +35,7 @@ def test_the_sets_have_1559_questions():
         "math500": 500, "aime24": 30, "amc": 83, "minerva": 272, "olympiadbench": 674,
     }  # fmt: skip
     assert QUESTIONS == 1559
-    assert files_of_benchmark("math_five") == tuple(SETS)
+    assert math.MATH_FIVE.data_files == tuple(SETS)
 
 
 def test_the_prepared_benchmark(settings, tmp_path):
@@ -115,7 +115,7 @@ def test_a_wrong_row_is_named(tmp_path):
         ValueError, match=r"problems.jsonl, row 1: category 'gsm8k' is no set; they are math500, aime24"
     ):
         math.load_cases(tmp_path)
-    with pytest.raises(ValueError, match=r"benchmark 'math_six' is not prepared here; these are: math_five, bfcl_v4"):
+    with pytest.raises(ValueError, match=r"benchmark 'math_six' is not prepared here; these are: bfcl_v4, math_five"):
         prepare_benchmark("math_six", tmp_path / "out", fetch=None)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from dara.config import Resources
 from dara.training import run_files
-from dara.training.openrlhf import launch
+from dara.training.openrlhf import states
 from dara.training.openrlhf.command import STATES, Settings, output_of
 from dara.training.openrlhf.rollouts import Label
 from dara.training.step import Progress, Rollouts, run_method
@@ -308,10 +308,10 @@ def test_a_run_stops_at_a_checkpoint_before_its_jobs_time_limit(tmp_path, monkey
     trainer = trainer_of(tmp_path, monkeypatch, Deadline(minutes=0.3, started=0.0))  # 18 s: 11 are over at step 2
     trainer.fit()
     assert list(run_files.checkpoints(tmp_path)) == [2]
-    outcome = json.loads((trainer.settings.output / launch.OUTCOME).read_text())
+    outcome = json.loads((trainer.settings.output / states.OUTCOME).read_text())
     assert outcome["divergence"] is None
     assert outcome["out_of_time"].startswith("stopped at step 2 before the time limit of 0.3 minutes")
-    assert launch.last_resumable(tmp_path) == 2
+    assert states.last_resumable(tmp_path) == 2
 
 
 CALLS = ((os, "replace"), (torch, "save"), (run_files, "save"), (run_files, "complete_checkpoint"))
@@ -340,14 +340,14 @@ def test_a_kill_while_a_checkpoint_is_written_loses_none_that_was_complete(tmp_p
         patch.setattr(owner, name, killed)
         with pytest.raises(KeyboardInterrupt):
             trainer._checkpoint(4)
-    done = launch.last_resumable(tmp_path)
+    done = states.last_resumable(tmp_path)
     completed = name == "remove_other_states" or (name == "complete_checkpoint" and after)
     assert done == (4 if completed else 2)
     run_files.remove_unfinished(tmp_path)
-    launch.prepare_output(trainer.settings.output, done)
+    states.prepare_output(trainer.settings.output, done)
     assert run_files.load(tmp_path, done).steps == done
-    states = trainer.settings.output / STATES
-    assert [path.name for path in states.iterdir() if path.is_dir()] == [f"global_step{done}"]
+    saved = trainer.settings.output / STATES
+    assert [path.name for path in saved.iterdir() if path.is_dir()] == [f"global_step{done}"]
     assert (states / "latest").read_text() == f"global_step{done}"
     assert (tmp_path / f"step_{done}" / "model.safetensors").read_text() == f"global_step{done}"
     assert (tmp_path / f"step_{done}" / "method_state.pt").is_file()

@@ -15,9 +15,10 @@ from dara.config import Resources
 from dara.methods import load_method
 from dara.runs import run_id
 from dara.training import run_files
-from dara.training.openrlhf import launch, node
+from dara.training.openrlhf import launch, node, states
 from dara.training.openrlhf.command import Settings, output_of
-from dara.training.openrlhf.launch import check_hardware, last_resumable, prepare_output
+from dara.training.openrlhf.launch import check_hardware
+from dara.training.openrlhf.states import last_resumable, prepare_output
 from dara.training.run import RunInputs, read_rows
 from dara.training.step import ENGINE_METRICS, Progress, Rollouts
 from dara.training.stopping import OutOfTime
@@ -198,13 +199,13 @@ def test_a_filters_candidates_are_different_prompts(tmp_path):
 def a_checkpoint(directory: Path, step: int, *, marker: bool = True, state: bool = True) -> None:
     (directory / f"step_{step}").mkdir(parents=True)
     if marker:
-        (directory / f"step_{step}" / launch.MARKER).write_text("{}")
+        (directory / f"step_{step}" / states.MARKER).write_text("{}")
     if state:
         (output_of(directory) / "_actor" / f"global_step{step}").mkdir(parents=True)
 
 
 def test_a_resume_needs_checkpoint_and_state(tmp_path):
-    assert launch.MARKER in run_files.RESUME_ONLY, "so only the newest checkpoint has it"
+    assert states.MARKER in run_files.RESUME_ONLY, "so only the newest checkpoint has it"
     assert last_resumable(tmp_path) == 0
     a_checkpoint(tmp_path, 10, marker=False, state=False)
     a_checkpoint(tmp_path, 20)
@@ -296,10 +297,10 @@ class Played:
                 (settings.output / "_actor" / f"global_step{record.steps}").mkdir(parents=True)
                 written = settings.directory / f"checkpoint-{record.steps}"
                 written.mkdir()
-                (written / launch.MARKER).write_text("{}")
+                (written / states.MARKER).write_text("{}")
                 (written / "model.safetensors").write_text(f"weights of {record.steps}")
                 progress.complete_checkpoint(written)
-                launch.remove_other_states(settings.output, record.steps)
+                states.remove_other_states(settings.output, record.steps)
         if self.outcome is None:
             raise RuntimeError("killed")
         run_files.save(settings.directory, record, spec)

@@ -24,7 +24,7 @@ from dara.runs import run_id
 from dara.specs import DataSpec
 from dara.training.openrlhf import node
 from dara.training.openrlhf.command import output_of
-from dara.training.openrlhf.launch import last_resumable
+from dara.training.openrlhf.states import last_resumable
 from dara.training.run import read_rows
 from training_tiny import tiny_spec
 

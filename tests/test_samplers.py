@@ -17,8 +17,9 @@ from transformers import (
 
 from bfcl_v4_fakes import benchmark
 from dara.config import Sampling
+from dara.evaluation.generate import SAMPLERS
 from dara.evaluation.records import Response
-from dara.evaluation.samplers import OVERFLOW, SAMPLERS, Sampler
+from dara.evaluation.samplers import OVERFLOW, Sampler
 from dara.evaluation.transformers_sampler import TransformersSampler
 
 WORDS, POSITIONS = 200, 64

@@ -10,13 +10,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dara.data.hub import Fetch
     from dara.evaluation.records import Case, Metric, Response
     from dara.evaluation.tools import Program, Prompt
     from dara.specs import Benchmark
@@ -38,6 +39,23 @@ def response_text(response: Response, case: Case) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PublishedCases:
+    """The cases of a published benchmark, as they are written into the folder that its evaluations read.
+
+    Attributes:
+        count: how many there are.
+        content: what the manifest says of their origin.
+        rows: JSON-lines file -> its rows.
+        files: file -> the one that it is a copy of.
+    """
+
+    count: int
+    content: Mapping[str, Any]
+    rows: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    files: Mapping[str, Path] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class BenchmarkDefinition:
     """Everything that the project knows about a benchmark.
 
@@ -46,6 +64,10 @@ class BenchmarkDefinition:
         kind: cases generated on a laptop, a published benchmark, or the training rewards on held-out training rows.
         case_files: directory of the cases -> the files that they are made of.
         load_cases: directory of the cases -> all cases. ValueError, with file and row, for a wrong one.
+        data_files: ids of the public data sets that its cases are made of.
+        publish: how data is fetched -> the cases; None: they are held out when a data set is prepared. ValueError for a
+            missing or wrong file, or another number of cases.
+        questions: id and text of what users ask, which training problems are compared with.
         prompt: what a model is asked first.
         versions: what makes prompts and cases besides those files; new versions need new responses.
         one_stream: all responses of a checkpoint come from one stream of random numbers, not each from its own seed.
@@ -75,6 +97,9 @@ class BenchmarkDefinition:
     kind: Literal["laptop", "published", "validation"]
     case_files: Callable[[Path], list[Path]]
     load_cases: Callable[[Path], list[Case]]
+    data_files: tuple[str, ...] = ()
+    publish: Callable[[Fetch], PublishedCases] | None = None
+    questions: Callable[[], Sequence[tuple[str, str]]] = tuple
     prompt: Callable[[Case], Prompt]
     versions: Callable[[], Mapping[str, Any]] = dict
     one_stream: bool = False

@@ -7,58 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import BaseModel, TypeAdapter, ValidationError
-
 from dara.analysis.figures import FIGURES
 from dara.config import Configuration, Experiment, Matrix, MethodEntry, ModelEntry, Preset, TaskSettings
 from dara.places import check_name, why_no_directory
 from dara.plugins import DATA, METHOD, REWARD, source_file
 from dara.rewards import check_names
-from dara.specs import SOURCES_OF_TASK, Model, OwnData, checkpoint_steps
+from dara.specs import Model, OwnData, checkpoint_steps
 from dara.table_options import SCORES, SIDE_BY_SIDE, TABLES, table_name
-
-
-class ConfigurationError(ValueError):
-    """A configuration file is wrong; the message names the file, the key and the right form."""
-
-
-class _UniqueKeyLoader(yaml.CSafeLoader):
-    """YAML in which a key that stands twice is an error, instead of the last one winning in silence."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        seen = set()
-        own_keys = [key_node for key_node, _ in node.value if key_node.tag != "tag:yaml.org,2002:merge"]
-        for key_node in own_keys:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str | int | float | bool):
-                raise yaml.constructor.ConstructorError(None, None, "a key is a list or a mapping", key_node.start_mark)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises ConfigurationError with file and line where it is not one."""
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{path}: not UTF-8 text") from None
-    except FileNotFoundError:
-        raise ConfigurationError(f"{path}: the file does not exist") from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        raise ConfigurationError(
-            f"{path}, line {mark.line + 1 if mark else '?'}: not valid YAML: {error.problem}"
-        ) from None
-    except yaml.YAMLError as error:  # a character that no YAML has
-        raise ConfigurationError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
-    if content is None:
-        return {}
-    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise ConfigurationError(f"{path}: must be a mapping of keys to values, such as `preset: laptop`")
-    return content
+from dara.yaml_models import ABSENT, ConfigurationError, origin, read_yaml, validate
 
 
 def merge(base: dict[str, Any], overlay: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +43,7 @@ def load_configuration(root: Path, values: dict[str, Any], files: list[Path]) ->
     models = read_models(root)
     preset = validate(Preset, values, files)
     for name in preset.experiments:
-        where = f"{_origin(('experiments', name), files)}: experiments.{name}"
+        where = f"{origin(('experiments', name), files)}: experiments.{name}"
         check_known(where, name, _names(directory / "experiments"), "an experiment of config/experiments/")
     experiments = {name: _experiment(directory / "experiments" / f"{name}.yaml") for name in preset.experiments}
     configuration = Configuration(preset, methods, models, experiments, directory)
@@ -209,22 +165,13 @@ def extended(directory: Path, values: dict[str, Any], files: list[Path]) -> tupl
     name = values.get("extends")
     if name is None:
         return values, files
-    where = f"{_origin(('extends',), files)}: extends"
+    where = f"{origin(('extends',), files)}: extends"
     check_known(where, str(name), _names(directory / "presets"), "a preset of config/presets/")
     path = directory / "presets" / f"{name}.yaml"
     base = read_yaml(path)
     if "extends" in base:
         raise ConfigurationError(f"{path}: extends: a preset that others extend must not extend one itself")
     return merge(base, values), [path, *files]
-
-
-def validate(model: type[Model], values: dict[str, Any], files: list[Path]) -> Any:
-    """`values` as `model`; a ConfigurationError lists every mistake with file, key and the nearest right key."""
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        lines = [_explain(model, values, item, files) for item in error.errors()]
-        raise ConfigurationError("\n".join(dict.fromkeys(lines))) from None
 
 
 def _entries(path: Path, model: type[Model]) -> dict[str, Any]:
@@ -236,11 +183,7 @@ def _entry(path: Path, name: str, value: Any, model: type[Model]) -> Any:
         check_name(name)
     except ValueError as error:
         raise ConfigurationError(f"{path}: {error}") from None
-    try:
-        return model.model_validate(value)
-    except ValidationError as error:
-        lines = [_explain(model, value, item, [path], prefix=(name,)) for item in error.errors()]
-        raise ConfigurationError("\n".join(dict.fromkeys(lines))) from None
+    return validate(model, value, [path], prefix=(name,))
 
 
 def _names(directory: Path) -> list[str]:
@@ -256,96 +199,11 @@ def _experiment(path: Path) -> Experiment:
     return experiment
 
 
-def _explain(model: type[BaseModel], values: Any, item: Any, files: list[Path], prefix: tuple = ()) -> str:
-    """One mistake that pydantic found, as a sentence."""
-    parts = item["loc"]
-    location = tuple(part for above, part in zip((None, *parts), parts, strict=False) if not _is_union_tag(above, part))
-    key = ".".join(str(part) for part in (*prefix, *location)) or "the file"
-    given = () if item["type"] == "missing" or parts[-1:] == ("[key]",) else (item.get("input"),)
-    where = f"{_origin((*prefix, *location), files, *given)}: {key}"
-    if item["type"] == "extra_forbidden":
-        allowed = _fields_at(model, location[:-1])
-        near = difflib.get_close_matches(str(location[-1]), allowed, 1, 0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        return f"{where}: unknown key{hint} (allowed here: {', '.join(allowed)})"
-    if item["type"] == "missing":
-        return f"{where}: missing; this key is required"
-    message = item["msg"].removeprefix("Value error, ")
-    given = item.get("input")
-    shown = f" (given: {given!r})" if not isinstance(given, dict | list | BaseModel) else ""
-    return f"{where}: {message[0].lower()}{message[1:]}{shown}"
-
-
-UNION_TAGS = {"str", "tuple", "made_model", "hub_model", "known_data", "own_data"}
-SOURCES = {source for sources in SOURCES_OF_TASK.values() for source in sources}
-
-
-def _is_union_tag(above: Any, part: Any) -> bool:
-    """Whether a part of a location is pydantic's, not a key: the kind of a value, which of data is its source."""
-    return isinstance(part, str) and (
-        "[" in part or part in UNION_TAGS or (above in ("data", "known_data") and part in SOURCES)
-    )
-
-
-COMMAND_LINE = "--config on the command line"
-_ABSENT = object()
-
-
-def _origin(location: tuple, files: list[Path], given: Any = _ABSENT) -> str:
-    """The file that set this key: the last one that has it, or the longest part of the way to it.
-
-    With `given`, the value that is there now: the command line where no file says so.
-    """
-    best, depth, value = (files[-1] if files else None), 0, _ABSENT
-    for path in files:
-        reached, found = _reach(read_yaml(path), location)
-        if reached >= max(depth, 1):
-            best, depth, value = path, reached, found
-    elsewhere = given is not _ABSENT and (depth < len(location) or _differs(value, given))
-    return COMMAND_LINE if elsewhere or best is None else str(best)
-
-
-def _differs(value: Any, given: Any) -> bool:
-    scalars = not isinstance(value, dict | list) and not isinstance(given, dict | list)
-    return scalars and str(value) != str(given)
-
-
-def _reach(values: Any, location: tuple) -> tuple[int, Any]:
-    """How many parts of the way are there, and what stands at its end."""
-    for count, part in enumerate(location):
-        inside = values[part] if isinstance(values, dict) and part in values else _ABSENT
-        if isinstance(values, list) and isinstance(part, int) and part < len(values):
-            inside = values[part]
-        if inside is _ABSENT:
-            return count, _ABSENT
-        values = inside
-    return len(location), values
-
-
-def _fields_at(model: type[BaseModel], location: tuple) -> list[str]:
-    """Names of the keys that are allowed at a place inside `model`."""
-    schema = TypeAdapter(model).json_schema()
-    definitions, node = schema.get("$defs", {}), schema
-    for part in location:
-        node = _resolve(node, definitions)
-        inside = node.get("properties", {}).get(part) if isinstance(part, str) else node.get("items")
-        patterns = [node.get("additionalProperties"), *node.get("patternProperties", {}).values()]
-        node = inside if inside is not None else next((schema for schema in patterns if schema), {})
-    return list(_resolve(node, definitions).get("properties", {}))
-
-
-def _resolve(node: dict, definitions: dict) -> dict:
-    for option in node.get("anyOf", node.get("oneOf", node.get("allOf", []))):
-        if "$ref" in option:
-            node = option
-    return definitions[node["$ref"].rsplit("/", 1)[1]] if "$ref" in node else node
-
-
 def _check_references(configuration: Configuration, files: list[Path]) -> None:
     """Names that one file takes from another."""
     preset = configuration.preset
     for name, matrix in preset.experiments.items():
-        where = f"{_origin(('experiments', name), files)}: experiments.{name}"
+        where = f"{origin(('experiments', name), files)}: experiments.{name}"
         experiment = configuration.experiments[name]
         check_known(f"{where}: task", experiment.task, preset.tasks, "a task of this preset")
         for model in matrix.models:
@@ -371,7 +229,7 @@ def _check_evaluation(name: str, matrix: Matrix, task: TaskSettings, files: list
     """ConfigurationError for a benchmark that the task of an experiment lacks, or a step without a checkpoint."""
 
     def where(key: str) -> str:
-        return f"{_origin(('experiments', name, key), files)}: experiments.{name}.{key}"
+        return f"{origin(('experiments', name, key), files)}: experiments.{name}.{key}"
 
     for benchmark in matrix.benchmarks or ():
         own = [one.name for one in task.benchmarks]
@@ -390,10 +248,10 @@ def check_directories(preset: Preset, values: dict[str, Any], files: list[Path])
     for key, path in (("results", Path(preset.results, preset.preset)), ("scratch", Path(preset.scratch))):
         problem = why_no_directory(path)
         if problem:
-            raise ConfigurationError(f"{_origin((key,), files, values.get(key, _ABSENT))}: {key}: {problem}")
+            raise ConfigurationError(f"{origin((key,), files, values.get(key, ABSENT))}: {key}: {problem}")
     if path.resolve().is_relative_to(Path(preset.results, preset.preset).resolve()):
         raise ConfigurationError(
-            f"{_origin((key,), files, values.get(key, _ABSENT))}: {key}: {path} is in the results of this preset, with "
+            f"{origin((key,), files, values.get(key, ABSENT))}: {key}: {path} is in the results of this preset, with "
             "which it would be deleted; put it beside them"
         )
 
@@ -413,7 +271,7 @@ def _check_own(configuration: Configuration, files: list[Path]) -> None:
     preset = configuration.preset
     for task, settings in preset.tasks.items():
         if isinstance(settings.data, OwnData):
-            where = f"{_origin(('tasks', task, 'data', 'source'), files)}: tasks.{task}.data.source"
+            where = f"{origin(('tasks', task, 'data', 'source'), files)}: tasks.{task}.data.source"
             _check_source(where, settings.data.source, configuration, DATA)
         own = [
             name
@@ -426,7 +284,7 @@ def _check_own(configuration: Configuration, files: list[Path]) -> None:
                 check_names(task, [name], own)
             except ValueError as error:
                 key = ("tasks", task, "reward_params", name)
-                raise ConfigurationError(f"{_origin(key, files)}: {'.'.join(key[:3])}: {error}") from None
+                raise ConfigurationError(f"{origin(key, files)}: {'.'.join(key[:3])}: {error}") from None
 
 
 def check_known(where: str, name: str, known: Any, what: str) -> None:

@@ -24,66 +24,13 @@ from dara.manifests import saved_steps
 from dara.outputs import Outputs
 from dara.places import make_writable
 from dara.preflight import check_cached_only, check_preset_of_files, python_of
-from dara.runs import RunMatrix, base_id, data_id, evaluation_id, model_id, plan_runs
+from dara.runs import Paths, RunMatrix, base_id, data_id, evaluation_id, model_id, plan_runs
 from dara.store import canonical_json
 
 RUN_FILES = ("metrics.jsonl", "rewards.npz", "samples.jsonl.gz", "timings.json", "manifest.json")
 FRAMES = ("runs", "training_curves", "checkpoint_scores", "score_intervals", "crossings", "energies")
 GATHERING = Resources(cpus=1, memory_gb=8, hours=1)
 """What a job needs that only finds the parts of an evaluation complete."""
-
-
-@dataclass(frozen=True)
-class Paths:
-    """Where the files of a preset are. `results`: what the workflow writes; `scratch`: checkpoints, unfinished work."""
-
-    results: Path
-    preset: str
-    scratch: Path
-
-    @property
-    def root(self) -> Path:
-        """Return the results of this preset."""
-        return self.results / self.preset
-
-    @property
-    def frames(self) -> Path:
-        """Return the folder of the tidy frames."""
-        return self.root / "data"
-
-    @property
-    def published(self) -> Path:
-        """Return the folder of the authors' numbers, and of the tables and figures drawn from them."""
-        own = self.results / "published"
-        return own if own.is_dir() else Path("results/published")  # they are in git, wherever our results are
-
-    def inputs(self, data: str) -> Path:
-        """Return the folder of a prepared data set."""
-        return self.root / "inputs" / data
-
-    def model(self, model: str) -> Path:
-        """Return the folder of a base model's specification and manifest."""
-        return self.root / "models" / model
-
-    def run(self, run: str) -> Path:
-        """Return the folder of what a finished run published."""
-        return self.root / "runs" / run
-
-    def cached_run(self, run: str) -> Path:
-        """Return the folder of a run whose results are kept in git."""
-        return self.results / "cached" / run
-
-    def scores(self, run: str) -> Path:
-        """Return the folder of responses and scores of a run's checkpoints, or of a base model."""
-        return self.root / "scores" / run
-
-    def evaluation(self, run: str, settings: Benchmark) -> Path:
-        """Return the folder of responses and scores of one evaluation."""
-        return self.scores(run) / evaluation_id(settings)
-
-    def cached_evaluation(self, run: str, settings: Benchmark) -> Path:
-        """Return the folder of an evaluation whose results are kept in git."""
-        return self.cached_run(run) / evaluation_id(settings)
 
 
 @dataclass(frozen=True)

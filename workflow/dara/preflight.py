@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dara.benchmarks import names_of
+from dara.benchmarks import definition, names_of
 from dara.engines import ENGINES
 from dara.loading import ConfigurationError, check_method_parameters, read_yaml
 from dara.profiles import Asked, check_profile_files, check_resources, check_rule_names, gpus_asked, setting_of
@@ -115,11 +115,11 @@ def check_available(plan: WorkflowPlan) -> None:
     if plan.reuse == "only" or not (models or data):
         return
     from dara.data import hub
-    from dara.data.prepare import files_of, files_of_benchmark
+    from dara.data.prepare import files_of
 
     benchmarks = {item.name for run in plan.matrix.runs for item in plan.benchmarks_of(run)} & {*names_of("published")}
     sources = [name for spec in data for name in files_of(spec)]
-    sources += [name for benchmark in benchmarks for name in files_of_benchmark(benchmark)]
+    sources += [name for benchmark in benchmarks for name in definition(benchmark).data_files]
     fetch = hub.fetch_as_configured(plan.root, json.loads(plan.fetching))
     try:
         hub.check_available(sources, [(spec.hub, spec.revision) for spec in models], fetch)

@@ -192,3 +192,56 @@ def check_source(spec: RunSpec, directory: Path | None) -> None:
                 f"{function} ({kind} {name}) was edited after run {run_id(spec)} was planned; "
                 f"start the workflow again, which plans a new run for the edited {kind}"
             )
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Where the files of a preset are. `results`: what the workflow writes; `scratch`: checkpoints, unfinished work."""
+
+    results: Path
+    preset: str
+    scratch: Path
+
+    @property
+    def root(self) -> Path:
+        """Return the results of this preset."""
+        return self.results / self.preset
+
+    @property
+    def frames(self) -> Path:
+        """Return the folder of the tidy frames."""
+        return self.root / "data"
+
+    @property
+    def published(self) -> Path:
+        """Return the folder of the authors' numbers, and of the tables and figures drawn from them."""
+        own = self.results / "published"
+        return own if own.is_dir() else Path("results/published")  # they are in git, wherever our results are
+
+    def inputs(self, data: str) -> Path:
+        """Return the folder of a prepared data set."""
+        return self.root / "inputs" / data
+
+    def model(self, model: str) -> Path:
+        """Return the folder of a base model's specification and manifest."""
+        return self.root / "models" / model
+
+    def run(self, run: str) -> Path:
+        """Return the folder of what a finished run published."""
+        return self.root / "runs" / run
+
+    def cached_run(self, run: str) -> Path:
+        """Return the folder of a run whose results are kept in git."""
+        return self.results / "cached" / run
+
+    def scores(self, run: str) -> Path:
+        """Return the folder of responses and scores of a run's checkpoints, or of a base model."""
+        return self.root / "scores" / run
+
+    def evaluation(self, run: str, settings: Benchmark) -> Path:
+        """Return the folder of responses and scores of one evaluation."""
+        return self.scores(run) / evaluation_id(settings)
+
+    def cached_evaluation(self, run: str, settings: Benchmark) -> Path:
+        """Return the folder of an evaluation whose results are kept in git."""
+        return self.cached_run(run) / evaluation_id(settings)

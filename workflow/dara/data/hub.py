@@ -24,6 +24,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dara.data import network
+from dara.data.network import FetchError
 from dara.data.public import Row, read_rows
 from dara.files import sha256, write_atomically
 from dara.specs import HubModel
@@ -39,10 +40,6 @@ MODEL_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 TOKENIZER_FILES = ("config.json", "tokenizer*", "vocab*", "merges.txt", "*_tokens*.json", "chat_template*")
 NOT_WANTED = ("*/*", "README*", "LICENSE*")  # of models: other formats of the weights are in folders
 Kind = Literal["dataset", "model"]
-
-
-class FetchError(ValueError):
-    """A file is not here and cannot be fetched, or is not what is pinned."""
 
 
 class Pin(BaseModel):

@@ -32,6 +32,10 @@ ERRORS = (OSError, json.JSONDecodeError, httpx.HTTPError, httpx.InvalidURL, Runt
 """What fetching raises for a fault of the network, a host, or what it sends. RuntimeError: the hub's storage, Xet."""
 
 
+class FetchError(ValueError):
+    """A file is not here and cannot be fetched, or is not what is pinned."""
+
+
 def unreachable(address: str) -> str | None:
     """Why nothing can be fetched from a host, asked as the hub library does; None if it answers, whatever it says."""
     if fault := settings_fault():

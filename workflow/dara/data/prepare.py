@@ -13,12 +13,12 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from dara.benchmarks import definition, names_of
 from dara.data import SOURCES, Source, contamination
 from dara.data.contamination import Match, Text
 from dara.data.generated import build_tokenizer, generator_of, held_out, texts, train_rows
@@ -61,25 +61,25 @@ def files_of(data: HubData) -> tuple[str, ...]:
     return (*source.files, *(name for name in source.benchmarks if name in SETS))
 
 
-def files_of_benchmark(name: str) -> tuple[str, ...]:
-    """Return ids of the data sets that a benchmark is made of; none where a package has its cases."""
-    return tuple(SETS) if name == "math_five" else ()
-
-
 def prepare_benchmark(name: str, out: Path, *, fetch: Fetch) -> None:
     """Write `benchmark/` with the cases of a public benchmark and, last, `manifest.json`.
-
-    math_five: `problems.jsonl`, rows {"id", "category", "problem", "answer"}. bfcl_v4: the files of the installed
-    bfcl-eval.
 
     Raises:
         ValueError: an unknown benchmark; a missing or wrong file; a set with another number of cases.
     """
-    known = {"math_five": _prepare_math_five, "bfcl_v4": _prepare_bfcl}
+    known = names_of("published")
     if name not in known:
         raise ValueError(f"benchmark {name!r} is not prepared here; these are: {', '.join(known)}")
-    count = known[name](out, fetch)
-    logger.info("prepared %s: %d cases", name, count)
+    cases = definition(name).publish(fetch)
+
+    def copy(folder: Path) -> None:
+        for file, source in cases.files.items():
+            (folder / "benchmark" / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, folder / "benchmark" / file)
+
+    rows = {f"benchmark/{file}": found for file, found in cases.rows.items()}
+    _write(out, rows, {"benchmark": name, **cases.content}, copy)
+    logger.info("prepared %s: %d cases", name, cases.count)
 
 
 def _prepare_generated(data: DataSpec, out: Path) -> None:
@@ -187,52 +187,14 @@ def _prompts(
 
 
 def _questions(benchmarks: Iterable[str], fetch: Fetch) -> list[Text]:
-    """Return the questions of benchmarks that a source is compared with."""
+    """Return the questions of benchmarks, or of single sets of math problems, that a source is compared with."""
     found = []
     for name in benchmarks:
         if name in SETS:
             found += [Text(name, row["id"], row["problem"]) for row in read_set(name, fetch.dataset(name))]
         else:
-            found += _bfcl_questions(name)
+            found += [Text(name, case, text) for case, text in definition(name).questions()]
     return found
-
-
-def _bfcl_questions(name: str) -> list[Text]:
-    """Return what the users of BFCL's cases say, all turns of a case together."""
-    from dara.evaluation import bfcl_v4
-    from dara.evaluation.bfcl import CATEGORIES
-
-    found = []
-    for category in CATEGORIES[name]:
-        path = bfcl_v4.data_directory() / f"BFCL_v4_{category}.json"
-        for row in (json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line):
-            said = [message["content"] for turn in row["question"] for message in turn]
-            found.append(Text(name, row["id"], "\n".join(said)))
-    return found
-
-
-def _prepare_math_five(out: Path, fetch: Fetch) -> int:
-    rows = [row for name in SETS for row in read_set(name, fetch.dataset(name))]
-    content = {"benchmark": "math_five", "sources": {name: fetch.describe(name) for name in SETS}}
-    _write(out, {"benchmark/problems.jsonl": rows}, content)
-    return len(rows)
-
-
-def _prepare_bfcl(out: Path, fetch: Fetch) -> int:
-    from dara.evaluation import bfcl_v4
-
-    source, name = bfcl_v4.data_directory(), "bfcl_v4"
-    cases = bfcl_v4.load_cases(source)  # checks their numbers
-
-    def copy(folder: Path) -> None:
-        for path in bfcl_v4.case_files(source):
-            target = folder / "benchmark" / path.relative_to(source)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
-
-    versions = {"bfcl-eval": metadata.version("bfcl-eval")}
-    _write(out, {}, {"benchmark": name, "versions": versions, "cases": len(cases)}, copy)
-    return len(cases)
 
 
 def _write(

@@ -15,16 +15,20 @@ import importlib.util
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dara.benchmarks import BenchmarkDefinition
+from dara.benchmarks import BenchmarkDefinition, PublishedCases
 from dara.evaluation import bfcl
 from dara.evaluation.bfcl import BFCL_V4_COUNTS, CATEGORIES, is_multi_turn
 from dara.evaluation.bfcl_calls import CHECKER_VERSION
 from dara.evaluation.bfcl_v4_score import COLUMNS, NAME, SCORER, score_row, scorer_item, scorer_settings, summarise
 from dara.evaluation.records import Case, read_jsonl
 from dara.evaluation.tools import Program, ToolExecutor, dialogue, one_request
+
+if TYPE_CHECKING:
+    from dara.data.hub import Fetch
 
 VERSIONS = {"bfcl-eval": CHECKER_VERSION, "prompt": 1, "tools": 3}
 """What makes the prompts besides the files of the cases. `prompt` changes whenever this module makes others, `tools`
@@ -113,6 +117,26 @@ def case_files(cases_dir: Path) -> list[Path]:
     """Return the files that the cases are made of."""
     docs = [cases_dir / "multi_turn_func_doc" / name for name in TOOL_DOCS.values()]
     return bfcl.case_files(cases_dir, NAME) + docs
+
+
+def published_cases(fetch: Fetch) -> PublishedCases:
+    """Return the files of the installed bfcl-eval."""
+    source = data_directory()
+    count = len(load_cases(source))  # checks their numbers
+    files = {path.relative_to(source).as_posix(): path for path in case_files(source)}
+    return PublishedCases(
+        count=count, content={"versions": {"bfcl-eval": version("bfcl-eval")}, "cases": count}, files=files
+    )
+
+
+def questions() -> list[tuple[str, str]]:
+    """Return id and text of what the users of all cases say, all turns of a case together."""
+    found = []
+    for category in CATEGORIES[NAME]:
+        for row in read_jsonl(data_directory() / f"BFCL_v4_{category}.json", ("id", "question")):
+            said = [message["content"] for turn in row["question"] for message in turn]
+            found.append((row["id"], "\n".join(said)))
+    return found
 
 
 def load_cases(cases_dir: Path) -> list[Case]:
@@ -277,6 +301,8 @@ BFCL_V4 = BenchmarkDefinition(
     case_files=case_files,
     load_cases=load_cases,
     prompt=prompt,
+    publish=published_cases,
+    questions=questions,
     versions=lambda: VERSIONS,
     programs=programs,
     tools_identity=tools_identity,

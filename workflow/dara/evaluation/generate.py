@@ -36,7 +36,7 @@ from dara.evaluation.records import (
     steps_made,
     write_responses,
 )
-from dara.evaluation.samplers import SAMPLERS, SETTINGS_FILES, Progress, Sampler, run_programs
+from dara.evaluation.samplers import SETTINGS_FILES, Progress, Sampler, run_programs
 from dara.evaluation.tools import one_request
 from dara.files import read_json, write_atomically
 from dara.specs import Benchmark
@@ -45,6 +45,22 @@ from dara.store import Journal, directory_lock
 logger = logging.getLogger(__name__)
 
 MOST_NAMED = 4  # differences that an error names
+
+
+def _vllm(checkpoint_dir: Path, benchmark: Benchmark) -> Sampler:
+    from dara.evaluation.vllm_sampler import VllmSampler  # not at the top: most environments have no vLLM
+
+    return VllmSampler(checkpoint_dir, benchmark.batch_size, tensor_parallel=benchmark.tensor_parallel)
+
+
+def _transformers(checkpoint_dir: Path, benchmark: Benchmark) -> Sampler:
+    from dara.evaluation.transformers_sampler import TransformersSampler  # nor at the top: it imports torch
+
+    return TransformersSampler(checkpoint_dir, benchmark.batch_size)
+
+
+SAMPLERS: dict[str, Callable[[Path, Benchmark], Sampler]] = {"transformers": _transformers, "vllm": _vllm}
+"""Name of a sampler -> (checkpoint directory, settings) -> a sampler that draws from that checkpoint."""
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from dara.benchmarks import BenchmarkDefinition
+from dara.benchmarks import BenchmarkDefinition, PublishedCases
 from dara.data import math_sets
 from dara.data.public import question
 from dara.evaluation.records import Case, Metric, Response, plain_metric, read_jsonl
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from dara.data.hub import Fetch
 
 GRADER_VERSION = "0.9.0"
 GRADES = ("strict", "strict_or_numeric", "math_verify")
@@ -201,10 +201,19 @@ def _accepted_by_one(frame: pd.DataFrame) -> dict[str, pd.Series]:
 
 def _macro(metric: Metric) -> Metric:
     """Return the metric in which every set counts alike, however many questions it has."""
+    import numpy as np
 
     names, counts = np.unique(metric.strata.astype(str), return_counts=True)
     each = {name: 1 / (len(names) * count) for name, count in zip(names, counts, strict=True)}
     return Metric(metric.values, metric.strata, np.array([each[name] for name in metric.strata]))
+
+
+def published_cases(fetch: Fetch) -> PublishedCases:
+    """Return the problems of the five sets, rows {"id", "category", "problem", "answer"}."""
+    sets = math_sets.SETS
+    rows = [row for name in sets for row in math_sets.read_set(name, fetch.dataset(name))]
+    sources = {name: fetch.describe(name) for name in sets}
+    return PublishedCases(count=len(rows), content={"sources": sources}, rows={"problems.jsonl": rows})
 
 
 LIMIT_NEEDED = "length_limit is missing; the math benchmark needs it, in tokens with the end token"
@@ -230,6 +239,8 @@ MATH_FIVE = replace(
     name="math_five",
     kind="published",
     load_cases=load_cases,
+    data_files=tuple(math_sets.SETS),
+    publish=published_cases,
     versions=lambda: {"math_sets": math_sets.VERSION},
     one_stream=False,
     summarise=summarise_sets,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dara.evaluation.records import Place, Response
 from dara.evaluation.tools import Program, Prompt
-from dara.specs import Benchmark, Sampling
+from dara.specs import Sampling
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -71,22 +71,6 @@ class Sampler(Protocol):
 
     def close(self) -> None:
         """Give the memory of the model back."""
-
-
-def _vllm(checkpoint_dir: Path, benchmark: Benchmark) -> Sampler:
-    from dara.evaluation.vllm_sampler import VllmSampler  # not at the top: most environments have no vLLM
-
-    return VllmSampler(checkpoint_dir, benchmark.batch_size, tensor_parallel=benchmark.tensor_parallel)
-
-
-def _transformers(checkpoint_dir: Path, benchmark: Benchmark) -> Sampler:
-    from dara.evaluation.transformers_sampler import TransformersSampler  # which needs this module
-
-    return TransformersSampler(checkpoint_dir, benchmark.batch_size)
-
-
-SAMPLERS: dict[str, Callable[[Path, Benchmark], Sampler]] = {"transformers": _transformers, "vllm": _vllm}
-"""Name of a sampler -> (checkpoint directory, settings) -> a sampler that draws from that checkpoint."""
 
 
 SPARE_TOKENS = 2  # of the context, left free as in the paper's evaluation

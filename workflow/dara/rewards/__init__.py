@@ -9,17 +9,15 @@ A new reward is a function and a line in `REWARDS`; a user's own is loaded from 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Collection, Mapping, Sequence
 from math import inf, isnan
 from numbers import Real
 from pathlib import Path
 
 from dara.plugins import REWARD, load_function
-from dara.rewards.checks import check_limit, check_reference
 from dara.rewards.length import response_length, think_length, think_words
 from dara.rewards.math import math_correctness, numeric_equal
+from dara.rewards.reward import INPUTS, Reward, check_limit, check_reference
 from dara.rewards.tool_calling import assistant_turn, evaluation_format, tool_correctness, tool_format
 
 __all__ = [
@@ -39,38 +37,6 @@ __all__ = [
     "tool_correctness",
     "tool_format",
 ]
-
-INPUTS = ("response", "reference", "n_tokens")
-"""What a reward's function can ask for, by the names of its parameters without a default: the response's text (for tool
-calling the assistant turn), the row's reference, and the number of response tokens with the end token."""
-
-
-@dataclass(frozen=True)
-class Reward:
-    """A reward: its function, and the range of its values.
-
-    The function's parameters without a default are of INPUTS; those with one can be set by a configuration.
-    """
-
-    function: Callable[..., float]
-    minimum: float
-    maximum: float
-    own: str = ""  # where a user's own function is
-
-    @cached_property
-    def inputs(self) -> tuple[str, ...]:
-        """What the function is called with, in its order."""
-        return tuple(name for name, one in self._signature.items() if one.default is one.empty)
-
-    @cached_property
-    def parameters(self) -> tuple[str, ...]:
-        """What a configuration may set."""
-        return tuple(name for name in self._signature if name not in self.inputs)
-
-    @cached_property
-    def _signature(self) -> Mapping[str, inspect.Parameter]:
-        return inspect.signature(self.function).parameters
-
 
 REWARDS: dict[str, dict[str, Reward]] = {
     "tool_calling": {

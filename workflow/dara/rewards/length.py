@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 
-from dara.rewards.checks import check_limit
+from dara.rewards.reward import check_limit
 
 
 def think_words(response: str) -> int | None:

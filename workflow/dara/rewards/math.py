@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 
-from dara.rewards.checks import check_reference
+from dara.rewards.reward import check_reference
 
 R1_MARKER = "<\uff5cAssistant\uff5c>"  # full-width bars: R1 models' own turn marker
 

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from dara.rewards.checks import check_reference
+from dara.rewards.reward import check_reference
 
 LOWEST, HIGHEST = -3.0, 3.0
 CALL_FORM = '{"name": "...", "parameters": {...}}'

@@ -26,11 +26,12 @@ from typing import Any
 import psutil
 
 from dara.config import Resources, RunSpec
-from dara.files import remove, write_atomically
+from dara.files import write_atomically
 from dara.orphan_guard import EXIT_CODE, POLL_SECONDS, is_alive
 from dara.training import run_files
 from dara.training.openrlhf import node
-from dara.training.openrlhf.command import PROGRAM, PROMPTS, REWARD_FILE, STATES, Settings, command_line, output_of
+from dara.training.openrlhf.command import PROGRAM, PROMPTS, REWARD_FILE, Settings, command_line
+from dara.training.openrlhf.states import OUTCOME, PROGRESS, last_resumable, prepare_output
 from dara.training.run import ResumePoint, RunInputs, train_run
 from dara.training.run_files import RunRecord
 from dara.training.stopping import Divergence, OutOfTime
@@ -43,10 +44,7 @@ LOG_BYTES = 10_000_000  # of what earlier starts printed, kept when a run goes o
 RELAY_SECONDS = 0.2
 LAST_LINES = 15  # of the log, shown when OpenRLHF fails
 OBJECT_STORE_BYTES = {"cpu": 256 * 1024**2, "gpu": 16 * 1024**3}
-OUTCOME = "outcome.json"
 ERROR = "error.json"
-PROGRESS = "progress.log"
-MARKER = "trainer_state.json"
 """In a step_<N> whose state is there; one of run_files.RESUME_ONLY, so only the newest step_<N> has it."""
 REWARD_CODE = '''"""The rewards of this run. OpenRLHF loads the class from here (--train.agent_func_path)."""
 
@@ -218,45 +216,6 @@ def failure(settings: Settings, code: int) -> Exception:
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
-
-
-def state_tag(step: int) -> str:
-    """Return OpenRLHF's name of a step."""
-    return f"global_step{step}"
-
-
-def last_resumable(directory: Path) -> int:
-    """Return the newest step that can be resumed from, 0 without one: its checkpoint and its state are complete."""
-    states = output_of(directory) / STATES
-    complete = run_files.checkpoints(directory).items()
-    return max(
-        (step for step, path in complete if (path / MARKER).is_file() and (states / state_tag(step)).is_dir()),
-        default=0,
-    )
-
-
-def remove_other_states(output: Path, step: int) -> None:
-    """Delete DeepSpeed's states of all steps but `step`."""
-    for path in (output / STATES).glob(state_tag(0).removesuffix("0") + "*"):
-        if path.name != state_tag(step):
-            remove(path)
-
-
-def prepare_output(output: Path, step: int) -> None:
-    """Leave of an interrupted start what a resume from `step` needs: the state of that step, which is then the latest.
-
-    A start may have been killed between writing a state and completing its checkpoint; DeepSpeed would load it.
-    """
-    if step == 0:
-        remove(output)
-    output.mkdir(parents=True, exist_ok=True)
-    if step == 0:
-        return
-    for path in output.iterdir():
-        if path.name != STATES and not path.name.startswith("advantages_"):
-            remove(path)
-    remove_other_states(output, step)
-    write_atomically(output / STATES / "latest", state_tag(step))
 
 
 # --- in the child process ---------------------------------------------------------------------------------------------

@@ -28,8 +28,8 @@ from dara.specs import RunSpec
 from dara.training import run_files
 from dara.training.openrlhf.actor import DaraStrategy
 from dara.training.openrlhf.command import PROMPTS
-from dara.training.openrlhf.launch import MARKER, OUTCOME, PROGRESS, remove_other_states, state_tag
 from dara.training.openrlhf.rollouts import Label, PromptLoader, collect, consumed, set_advantages, shard_samples
+from dara.training.openrlhf.states import MARKER, OUTCOME, PROGRESS, remove_other_states, state_tag
 from dara.training.step import KL_REFERENCE, Progress, Rollouts
 from dara.training.stopping import Deadline, Divergence, OutOfTime
 

@@ -1,0 +1,55 @@
+"""What a reward is: a function with a range, inputs and parameters; and the checks of what comes from data and
+configuration. Model text is never checked: every text has a reward."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Real
+
+INPUTS = ("response", "reference", "n_tokens")
+"""What a reward's function can ask for, by the names of its parameters without a default: the response's text (for tool
+calling the assistant turn), the row's reference, and the number of response tokens with the end token."""
+
+
+@dataclass(frozen=True)
+class Reward:
+    """A reward: its function, and the range of its values.
+
+    The function's parameters without a default are of INPUTS; those with one can be set by a configuration.
+    """
+
+    function: Callable[..., float]
+    minimum: float
+    maximum: float
+    own: str = ""  # where a user's own function is
+
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """What the function is called with, in its order."""
+        return tuple(name for name, one in self._signature.items() if one.default is one.empty)
+
+    @cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """What a configuration may set."""
+        return tuple(name for name in self._signature if name not in self.inputs)
+
+    @cached_property
+    def _signature(self) -> Mapping[str, inspect.Parameter]:
+        return inspect.signature(self.function).parameters
+
+
+def check_reference(reference: object) -> None:
+    """Raise ValueError unless the reference is a string that says something."""
+    if not isinstance(reference, str):
+        raise ValueError(f"reference must be a string, got {type(reference).__name__}: {reference!r:.80}")
+    if not reference.strip():
+        raise ValueError(f"reference is blank ({reference!r:.80}): a row without an answer cannot be scored")
+
+
+def check_limit(limit: object) -> None:
+    """Raise ValueError unless the limit is a number >= 0 (a NaN would turn the reward into a constant 0)."""
+    if not isinstance(limit, Real) or not limit >= 0:
+        raise ValueError(f"limit of a length reward must be a number >= 0, got {limit!r}")
