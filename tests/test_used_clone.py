@@ -33,7 +33,7 @@ SETTINGS = {
     **{"HF_HOME": "/dev/null", "HF_HUB_OFFLINE": "1", "http_proxy": "http://127.0.0.1:9", "PYTHONPATH": "workflow"},
 }
 SELECTION = [f"tests/test_{name}.py" for name in ("config", "plan", "orphan_guard", "cost", "published", "status")]
-SELECTION += ["tests/test_hub_mirror.py", "tests/test_training_run_files.py::test_git_commit"]
+SELECTION += ["tests/test_hub.py", "tests/test_training_run_files.py::test_a_git_that_refuses_is_no_missing_commit"]
 SELECTION += ["tests/test_profiles.py::test_both_literal_commands_plan_the_smoke_preset_without_a_gpu[--profile]"]
 
 
