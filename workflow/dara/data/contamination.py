@@ -1,8 +1,9 @@
 r"""Detection of training problems that are also in a benchmark.
 
 Texts are compared as words: in lower case, with letters, numbers and signs separated, without LaTeX's spacing and
-delimiters. Two texts are `equal` if their words are, and `similar` if at least half of the 13-word sequences of the text
-with fewer of them also occur in the other. A text of fewer than 13 words has no such sequence: it can only be equal.
+delimiters. Two texts are `equal` if their words are, and `similar` if at least half of the 13-word sequences of the
+text with fewer of them also occur in the other. A text of fewer than 13 words has no such sequence: it can only be
+equal.
 """
 
 from __future__ import annotations

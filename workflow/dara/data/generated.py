@@ -114,8 +114,8 @@ def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
 
     A text is split into tags, words, single digits, white space and runs of punctuation; a piece that the task uses is
     one token, any other piece is encoded in bytes. So limits of the response length count words and digits, and still
-    every text is encoded and decoded without loss. It is a byte-level BPE model without merges: trained merges would spend
-    most of a vocabulary of this size on halves of words, and would still split words of the task.
+    every text is encoded and decoded without loss. It is a byte-level BPE model without merges: trained merges would
+    spend most of a vocabulary of this size on halves of words, and would still split words of the task.
 
     The result is deterministic: ties are broken alphabetically, and the order of the texts does not matter. Unused
     entries never result from a text, but have a text of their own, so a sampled one is visible in the response.

@@ -5,8 +5,8 @@
     7+8=15;4+1=5;47+8=55;55+5=60;\\boxed{60}
 
 Each step of a solution is terse (`55+5=60;`) or works digit by digit before it states the sum; the verb of the prompt
-decides how often. Verbose solutions are longer and more often right, so that correctness and a length limit conflict, as
-in the paper.
+decides how often. Verbose solutions are longer and more often right, so that correctness and a length limit conflict,
+as in the paper.
 """
 
 import random

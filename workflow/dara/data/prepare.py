@@ -45,8 +45,8 @@ def prepare(data: AnyData, out: Path, *, fetch: Fetch | None = None, own_files: 
     paths of a user's own files are relative.
 
     Raises:
-        ValueError: a version or revision that this code does not make; too few distinct problems to hold out; no tokenizer;
-            a missing or wrong file, another number of rows. The message names what to change.
+        ValueError: a version or revision that this code does not make; too few distinct problems to hold out; no
+            tokenizer; a missing or wrong file, another number of rows. The message names what to change.
     """
     if isinstance(data, DataSpec):
         _prepare_generated(data, out)

@@ -122,8 +122,8 @@ def chat_row(row: Row, roles: list[str], where: str) -> tuple[list[dict[str, str
 def own_problems(function: str, base_dir: Path | None) -> Problems:
     """Read a user's own rows: function(split) for "train" and "validation" gives {"messages", "reference"} objects.
 
-    A row can have a `category`, and the `text` to compare with benchmarks. ValueError, naming function and row (from 1),
-    for a row without messages or reference, and if there is no training row.
+    A row can have a `category`, and the `text` to compare with benchmarks. ValueError, naming function and row (from
+    1), for a row without messages or reference, and if there is no training row.
     """
     read, _ = load_function(function, base_dir, example=DATA)
     splits: dict[str, list[Problem]] = {"train": [], "validation": []}

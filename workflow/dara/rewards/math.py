@@ -146,9 +146,9 @@ def numeric_equal(response: str, reference: str) -> bool:
     r"""Return whether the last boxed answer and the reference are the same plain number, exactly, as floats.
 
     The evaluation uses this for an answer that `math_correctness` rejects: `0.10` for `0.1`, `5 \, \text{cm}` for `5`,
-    `7.5 \times 10^7` for `75000000`. Fractions and roots are not plain numbers. The box may contain one level of braces;
-    a deeper box is skipped. Numbers beyond the range of a float equal nothing. ValueError if the reference is not a text
-    or is blank.
+    `7.5 \times 10^7` for `75000000`. Fractions and roots are not plain numbers. The box may contain one level of
+    braces; a deeper box is skipped. Numbers beyond the range of a float equal nothing. ValueError if the reference is
+    not a text or is blank.
     """
     check_reference(reference)
     answer = None

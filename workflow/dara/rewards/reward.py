@@ -1,5 +1,7 @@
-"""What a reward is: a function with a range, inputs and parameters; and the checks of what comes from data and
-configuration. Model text is never checked: every text has a reward."""
+"""Definition of a reward (a function with a range, inputs and parameters), and checks of references and limits.
+
+Model text is never checked: every text has a reward.
+"""
 
 from __future__ import annotations
 
