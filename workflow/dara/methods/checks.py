@@ -1,5 +1,4 @@
-"""Checks of the inputs of a method from users and engines: rewards, lengths, ranges, parameters. All raise
-ValueError."""
+"""Checks of a method's inputs from users and engines: rewards, lengths, ranges, parameters. All raise ValueError."""
 
 from __future__ import annotations
 
