@@ -348,7 +348,7 @@ class Benchmark(Model):
 
 
 def checkpoint_steps(steps: int, every: int) -> list[int]:
-    """Of a run of so many steps, those that have a checkpoint: every `every` and the last."""
+    """Return the steps that have a checkpoint in a run of this length: every `every` steps, and the last."""
     return sorted({*range(every, steps + 1, every), steps})
 
 

@@ -38,7 +38,7 @@ BEST_OF = "best of "
 
 
 class ScoreColumn(Model):
-    """A metric in a table of scores; its title alone may stand for it."""
+    """A metric in a table of scores, or only its title."""
 
     title: str = Field(min_length=1, description="heading of the column")
     unit: Literal["percent", "plain"] = Field("percent", description="percent: the CSV has fractions")

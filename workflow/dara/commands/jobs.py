@@ -125,6 +125,7 @@ def train(
         print(_command_line(run, hardware, model, scratch))
         return
     engine = ENGINES[run.engine]
+    # Replaces this process, so it comes before the slow imports.
     if engine.program and environment:
         _continue_in(context.obj / environment)
     from dara.training.run import RunInputs

@@ -105,6 +105,7 @@ def _prepare_rows(data: HubData | OwnData, source: Source, out: Path, fetch: Fet
     found = contamination.matches(((one.id, one.text) for one in train), _questions(source.benchmarks, fetch))
     removed = isinstance(data, HubData) and data.decontaminate
     if removed:
+        # Reversed, so that the first match of a problem is the one that is recorded.
         first = {match.problem: match.case for match in reversed(found)}
         excluded += [Exclusion(one.id, "in_benchmark", first[one.id]) for one in train if one.id in first]
         train = [one for one in train if one.id not in first]

@@ -142,7 +142,7 @@ class DaraPolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_class
     """A rank of the policy."""
 
     def init_model_from_pretrained(self, strategy: DaraStrategy, *args: Any, **kwargs: Any) -> None:
-        """Initialize as OpenRLHF does; continue the step count from the completed steps."""
+        """Initialise as OpenRLHF does; continue the step count from the completed steps."""
         super().init_model_from_pretrained(strategy, *args, **kwargs)
         self._step = strategy.dara.done
 

@@ -315,7 +315,7 @@ def environment_of(on_gpu: bool) -> dict[str, str]:
 
 
 def install(settings: Settings) -> None:
-    """Put our classes where OpenRLHF's program takes its own from."""
+    """Replace OpenRLHF's classes, where its program looks them up, by those of this package."""
     import openrlhf.trainer.ppo_trainer
     import openrlhf.trainer.ray.ppo_actor
     import openrlhf.trainer.ray.vllm_engine

@@ -177,6 +177,7 @@ def collect(
     """
     if rule is None:
         return Pool(_drawn(draw, prompts), list(range(prompts)), {})
+    # The first round draws all candidates; later rounds are sized by the share of groups that varied so far.
     groups, kept, rounds, size = [], [], 0, rule.candidate_prompts
     while len(kept) < prompts and rounds < rule.max_rounds:
         if rounds:

@@ -108,6 +108,7 @@ class DaraSamplesGenerator(SamplesGenerator):
             self._prompts = iter(self.prompts_dataloader)
         if self.args.vllm.enable_sleep:
             vllm_engine.batch_vllm_engine_call(self.vllm_engines, "wake_up")
+        # With sleep mode, vLLM shares its GPUs with the policy and is awake only while it samples.
         pool = collect(
             lambda n: self._groups(n, generate_kwargs),
             self.spec.prompts_per_step,
@@ -212,6 +213,7 @@ class DaraTrainer(ppo_trainer.PPOTrainer.__ray_metadata__.modified_class):
         _log_progress(settings.output / PROGRESS)
         super().__init__(pretrain, strategy, *args, **kwargs)
         self.settings = settings
+        # The job started in another process: its wall-clock start is converted to the monotonic clock of this one.
         self.progress = Progress.resume(
             settings.spec,
             settings.directory,
