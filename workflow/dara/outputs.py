@@ -91,7 +91,7 @@ class Outputs:
     root: Path
     """The repository."""
     directory: Path
-    """Its folders tables/ and figures/ are written."""
+    """Parent of the folders tables/ and figures/ into which they are written."""
     owner_name: str
     """The owner of these outputs, for errors."""
 

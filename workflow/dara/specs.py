@@ -46,7 +46,7 @@ Public = Literal[tuple(name for name, one in SOURCES.items() if one.read)]
 
 
 class Model(BaseModel):
-    """Base of all configuration models: immutable, and an unknown key is an error."""
+    """Base class of all configuration models: immutable, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -71,7 +71,7 @@ RolloutSampling = Annotated[Sampling, AfterValidator(_check_random)]
 
 
 class Optimizer(Model):
-    """AdamW and the clipped policy loss (token mean, one epoch a rollout batch, constant learning rate)."""
+    """AdamW and the clipped policy loss (token mean, one epoch per rollout batch, constant learning rate)."""
 
     learning_rate: PositiveFloat = Field(description="constant learning rate")
     betas: tuple[Share, Share] = Field(description="AdamW's betas")
@@ -110,7 +110,7 @@ class HubData(Model):
 
 
 class OwnData(Model):
-    """A data set of a user's own, prepared for one model: a function that gives the rows of each split."""
+    """A user's own data set, prepared for one model from a function that returns the rows of each split."""
 
     source: str = Field(pattern=":", description="FILE.py:FUNCTION relative to config/, or package.module:FUNCTION")
     source_sha256: str | None = Field(None, description="checksum of that file; filled in for each run")
@@ -154,7 +154,7 @@ class WarmStart(Model):
 
 
 class ModelSpec(Model):
-    """A base model: everything that decides its weights."""
+    """A base model: everything that determines its weights."""
 
     name: Name = Field(description="name of the model in config/models.yaml")
     data: DataSpec = Field(description="the data set whose tokenizer and demonstrations it uses")

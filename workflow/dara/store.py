@@ -211,7 +211,7 @@ def _whole_lines(path: Path) -> list[str]:
         with path.open("r+b") as stream:
             stream.truncate(len(whole))
     try:
-        return whole.decode("utf-8").split("\n")[:-1]  # not splitlines: a text may hold U+2028
+        return whole.decode("utf-8").split("\n")[:-1]  # not splitlines: a text may contain U+2028
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is damaged: not UTF-8 text ({error}); delete it to have it made again") from None
 

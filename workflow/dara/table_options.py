@@ -56,7 +56,7 @@ class ScoreColumn(Model):
 
 
 class Beside(Model):
-    """Another experiment whose scores are shown beside those of the table's own."""
+    """Another experiment whose scores are shown next to the table's own."""
 
     experiment: str = Field(description="name of the other experiment")
     label: str = Field(description="what its columns are called")
@@ -77,7 +77,7 @@ def _titled(value: Any) -> Any:
 
 
 class ScoreTable(Model):
-    """A table of scores: a row a method, a column a metric, at one step."""
+    """A table of scores at one step: one row per method, one column per metric."""
 
     table: Literal["scores"] = Field(description="the table that these keys describe")
     title: str = Field(min_length=1, description="what stands above it; `{step}` is replaced by its step")

@@ -167,7 +167,7 @@ def _preset_plan(root: Path, preset: str, reuse: Reuse | None) -> WorkflowPlan:
 
 
 def _last_plan(root: Path, told: Path, preset: WorkflowPlan, reuse: Reuse | None) -> WorkflowPlan:
-    """Return the plan of a configuration.json, with `--reuse` on top; checkpoints are where those of its preset are."""
+    """Return the plan of a configuration.json, with `--reuse` on top and the preset's scratch directory."""
     from dara.loading import load_configuration
     from dara.places import as_written
     from dara.plan import WorkflowPlan

@@ -59,8 +59,8 @@ def words(text: str) -> list[str]:
 
 def matches(problems: Iterable[tuple[str, str]], questions: Sequence[Text]) -> list[Match]:
     """Return every match of the problems (id, text) with the questions, in the order of the problems."""
-    # Inverted indices from texts and from 13-word sequences to questions: a problem is compared only with questions that
-    # share one with it.
+    # Inverted indices from texts and from 13-word sequences to questions: a problem is compared only with questions
+    # that share one with it.
     equal: dict[tuple[str, ...], list[int]] = defaultdict(list)
     holders: dict[tuple[str, ...], list[int]] = defaultdict(list)
     sizes = []

@@ -198,7 +198,7 @@ class Fetch:
 
         try:
             return self._download(kind, repository, revision, files, local_files_only=True)
-        except LocalEntryNotFoundError:  # nothing, or not all of it
+        except LocalEntryNotFoundError:  # nothing or an incomplete snapshot
             return None
 
     def _download(
@@ -224,7 +224,7 @@ class Fetch:
     def _github_file(self, pin: Pin, missing: Callable[[str], str]) -> Path:
         """Return a file of a GitHub repository, fetched if absent, and checked. A mirror of the hub has none."""
         path = self._github_path(pin)
-        first = path.with_name(f"{path.name}.blob")  # git's id of what was fetched, where the pin does not know it
+        first = path.with_name(f"{path.name}.blob")  # git's id of the fetched file, if the pin has none
         if not path.is_file():
             logger.info("fetching %s of %s", pin.file, pin.origin)
             address = f"{GITHUB}/{pin.repository}/raw/{pin.revision}/{pin.file}"

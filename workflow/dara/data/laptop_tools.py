@@ -43,7 +43,7 @@ TOOLS: dict[str, tuple[tuple[str, str], tuple[str, ...]]] = {  # name -> (verbs 
     "movie": (("watch", "cinema"), ("title", "hour")),
     "translate": (("say", "speak"), ("word", "lang")),
 }
-VALUES: dict[str, tuple[str, ...]] = {  # parameter -> what it can be
+VALUES: dict[str, tuple[str, ...]] = {  # parameter -> its possible values
     "city": ("paris", "rome", "oslo", "cairo", "lima", "delhi"),
     "day": ("monday", "tuesday", "friday", "sunday"),
     "artist": ("queen", "abba", "bach", "adele"),

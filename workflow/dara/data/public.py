@@ -65,7 +65,7 @@ def read_rows(path: Path) -> list[Row]:
     if path.suffix == ".parquet":
         return _parquet(path)
     if path.suffix == ".jsonl":
-        # Not splitlines(): a problem may hold other separators, which JSON leaves as they are.
+        # Not splitlines(): a problem may contain other separators, which JSON does not escape.
         lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
         rows = [_parsed(path, number, line) for number, line in enumerate(lines, 1)]
     elif path.suffix == ".json":
@@ -172,7 +172,7 @@ def toolrl(fetch: Fetch) -> Problems:
 
 def _tool_problem(row: Row, source: str, number: int) -> Problem:
     messages, reference = chat_row(row, ["system", "user"], f"{source}, row {number + 1}")
-    # The format reward asks for the tags of the gold turn.
+    # The format reward requires the tags of the gold turn.
     tags = [tag for tag in ("tool_call", "response") if f"<{tag}>" in reference]
     # The user's turns of the dialogue, without the headline, the calls and their results.
     content = messages[-1]["content"]

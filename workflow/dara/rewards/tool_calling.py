@@ -16,8 +16,8 @@ LOWEST, HIGHEST = -3.0, 3.0
 CALL_FORM = '{"name": "...", "parameters": {...}}'
 MAX_INTEGER_DIGITS = 4300  # Python's default, fixed here because an environment variable can lift that one
 
-# (call expected, response expected) -> what a text must consist of: these pieces in this order, the first at the
-# start and the last at the end, anything between them.
+# (call expected, response expected) -> the pieces of a valid text, in this order: the first at the start, the last at
+# the end, and anything between them.
 STRUCTURES = {
     (False, False): ("<think>", "</think>"),
     (False, True): ("<think>", "</think>\n<response>", "</response>"),

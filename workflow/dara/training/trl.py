@@ -69,7 +69,7 @@ def train_steps(point: ResumePoint) -> tuple[RunRecord, Divergence | None]:
 
 
 def trl_config(spec: RunSpec, directory: Path) -> GRPOConfig:
-    """Return a run's settings under TRL's names: one epoch a rollout batch, no KL term, float32 on the CPU."""
+    """Return a run's settings under TRL's names: one epoch per rollout batch, no KL term, float32 on the CPU."""
     optimizer, sampling, updates = spec.optimizer, spec.sampling, spec.optimizer.updates_per_step
     return GRPOConfig(
         output_dir=str(directory),
@@ -207,7 +207,7 @@ class MultiRewardTrainer(GRPOTrainer):
         self._metrics["train"]["kl"].append((log_ratio.exp() - 1 - log_ratio).mean().item())
         return loss
 
-    # --- what is written ----------------------------------------------------------------------------------------------
+    # --- output files -------------------------------------------------------------------------------------------------
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Complete the step with its last update; TRL calls this after each update."""

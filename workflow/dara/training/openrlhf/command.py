@@ -41,7 +41,7 @@ class Settings(Model):
     trackers: tuple[str, ...] = ()
     ray_address: str | None = None
     minutes: float | None = None  # time limit of the job; None if none is enforced
-    keep_advantages: bool = False  # write what went into the loss, for a test
+    keep_advantages: bool = False  # write the inputs of the loss, for a test
 
     @property
     def output(self) -> Path:
@@ -207,7 +207,7 @@ def _kl(spec: RunSpec) -> Flags:
 
 
 def _placement(resources: Resources) -> Flags:
-    """Return the flags by which policy, reference model and vLLM take turns on the same GPUs, or share a CPU token."""
+    """Return the flags by which policy, reference model and vLLM take turns on the same GPUs (CPU: one Ray token)."""
     devices = max(resources.gpus, 1)
     return {
         "--train.colocate_all": None,

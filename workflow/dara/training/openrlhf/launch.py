@@ -44,7 +44,7 @@ RELAY_SECONDS = 0.2
 LAST_LINES = 15  # of the log, shown when OpenRLHF fails
 OBJECT_STORE_BYTES = {"cpu": 256 * 1024**2, "gpu": 16 * 1024**3}
 ERROR = "error.json"
-"""In a step_<N> whose state is there; one of run_files.RESUME_ONLY, so only the newest step_<N> has it."""
+"""File below `output_of` a run with the message of a ValueError that ended OpenRLHF; see `main` and `failure`."""
 REWARD_CODE = '''"""The rewards of this run. OpenRLHF loads the class from here (--train.agent_func_path)."""
 
 from dara.training.openrlhf.executor import RewardExecutor

@@ -11,7 +11,7 @@ from dara.training.openrlhf.command import STATES, output_of
 OUTCOME = "outcome.json"
 PROGRESS = "progress.log"
 MARKER = "trainer_state.json"
-"""File in a checkpoint from which the run can resume."""
+"""File in a step_<N> that has a complete state; one of run_files.RESUME_ONLY, so only the newest step_<N> has it."""
 
 
 def state_tag(step: int) -> str:
