@@ -90,7 +90,7 @@ def check_slurm(status_command: str | None) -> None:
             "cluster (where a module loads Slurm, after `module load`), or run it here: --profile profiles/local"
         )
     sacct = status_command == "sacct" and shutil.which("sacct")
-    question = ["sacct" if sacct else "squeue", "--noheader", "--name", "none"]  # the query of the executor, which repeats it
+    question = ["sacct" if sacct else "squeue", "--noheader", "--name", "none"]  # the executor's repeated query
     try:
         said = subprocess.run(question, capture_output=True, text=True, timeout=SLURM_SECONDS, check=False)
     except subprocess.TimeoutExpired:

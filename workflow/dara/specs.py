@@ -258,7 +258,7 @@ class TrainingSettings(Model):
 
 
 class RunSpec(TrainingSettings):
-    """One training run: everything that determines its outcome and is known before anything is downloaded."""
+    """A training run: everything that determines its outcome and is known before anything is downloaded."""
 
     contract: Literal[1] = Field(description="version of the trainer's contract")
     task: Task
