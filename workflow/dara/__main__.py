@@ -1,4 +1,4 @@
-"""`python -m dara` is the `dara` command."""
+"""Entry point of `python -m dara`, the same as the `dara` command."""
 
 from dara.cli import main
 

@@ -1,4 +1,4 @@
-"""The registry of benchmarks: what checkpoints can be evaluated on, by name.
+"""The registry of benchmarks on which checkpoints can be evaluated.
 
 A benchmark is one `BenchmarkDefinition` in a module, and one line of REGISTRY here. Configuration, planning and the
 command line read the registry at start-up, so a module with a definition imports NumPy, pandas and graders only inside
@@ -34,19 +34,19 @@ REGISTRY: dict[str, str] = {
 
 
 def response_text(response: Response, case: Case) -> dict[str, Any]:
-    """Return what most scorers need: the text of a response, and what the case holds for its scorer."""
+    """Return the scorer input of most benchmarks: the text of a response, and the scorer's part of its case."""
     return {"response": response.text, **case.gold}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedCases:
-    """The cases of a published benchmark, as they are written into the folder that its evaluations read.
+    """The cases of a public benchmark, as written into the folder that its evaluations read.
 
     Attributes:
-        count: how many there are.
-        content: what the manifest says of their origin.
+        count: number of cases.
+        content: entries of the manifest about their origin.
         rows: JSON-lines file -> its rows.
-        files: file -> the one that it is a copy of.
+        files: file -> the file that it is copied from.
     """
 
     count: int
@@ -57,39 +57,40 @@ class PublishedCases:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkDefinition:
-    """Everything that the project knows about a benchmark.
+    """The definition of a benchmark.
 
     Attributes:
         task: the task whose checkpoints it evaluates.
-        kind: cases generated on a laptop, a published benchmark, or the training rewards on held-out training rows.
-        case_files: directory of the cases -> the files that they are made of.
+        kind: laptop (generated cases), published (a public benchmark), or validation (the training rewards on held-out
+            training rows).
+        case_files: directory of the cases -> their files.
         load_cases: directory of the cases -> all cases. ValueError, with file and row, for a wrong one.
         data_files: ids of the public data sets that its cases are made of.
-        publish: how data is fetched -> the cases; None: they are held out when a data set is prepared. ValueError for a
-            missing or wrong file, or another number of cases.
-        questions: id and text of what users ask, which training problems are compared with.
-        prompt: what a model is asked first.
-        versions: what makes prompts and cases besides those files; new versions need new responses.
-        one_stream: all responses of a checkpoint come from one stream of random numbers, not each from its own seed.
-            Only the laptop's, whose cached responses were made so.
-        programs: cases and settings.max_steps -> a context manager that gives the program of each case; None: a case is
+        publish: `Fetch` -> the cases; None: they are held out when a data set is prepared. ValueError for a missing or
+            wrong file, or another number of cases.
+        questions: id and text of the users' questions, for the comparison with training problems (contamination).
+        prompt: the first prompt of a case.
+        versions: versions of what else determines prompts and cases; a new version needs new responses.
+        one_stream: whether all responses of a checkpoint share one random stream, instead of one seed per response.
+            True only for the laptop's benchmarks, whose cached responses were generated so.
+        programs: cases and settings.max_steps -> a context manager that yields each case's program; None: a case is
             one request.
-        tools_identity: what executes the tool calls of `programs`.
+        tools_identity: identity of the code that executes the tool calls of `programs`.
         scorer: `module:function` that makes the scorer in a worker process (`sandbox.ScorerSpec`).
-        scorer_version: raised whenever the same responses get other scores. Then they are scored again; nothing is
-            generated or trained again.
+        scorer_version: raised whenever the same responses would get other scores. The responses are then scored again;
+            nothing is generated or trained again.
         scorer_settings: settings of the evaluation -> keyword arguments of `scorer`.
-        scorer_item: response and case -> what the scorer is given.
-        graders: packages of others that score, with their versions.
-        columns: of the scores: case, category, sample, the benchmark's own, n_tokens and outcome.
-        score_row: response, what its scorer gave (parts may be missing after a timeout) and length limit -> the
+        scorer_item: response and case -> input of the scorer.
+        graders: third-party packages that score, with their versions.
+        columns: columns of the scores: case, category, sample, the benchmark's own, n_tokens and outcome.
+        score_row: response, output of its scorer (parts may be missing after a timeout) and length limit -> the
             benchmark's own columns.
         summarise: scores of one checkpoint -> metrics. ValueError where an average does not exist.
-        length_limit_needed: the error where the settings have no length limit; None: it may be left out.
+        length_limit_needed: error message if the settings have no length limit; None: the limit is optional.
         paper: the paper's decoding, for `dara evaluate --model`; None: the benchmark is not the paper's.
-        parts: the categories that its averages need a case of.
-        headline: the metrics that are compared at the end of training, with their titles.
-        plain_numbers: metrics that are no shares, so they are not shown in percent.
+        parts: categories of which its averages need at least one case.
+        headline: metrics compared at the end of training, with their titles.
+        plain_numbers: metrics that are not shares and are not shown in percent.
     """
 
     name: str
@@ -121,7 +122,7 @@ class BenchmarkDefinition:
 
     @property
     def cases_folder(self) -> str:
-        """The folder of the cases beside the manifest of the data that holds them."""
+        """Return the name of the folder with the cases, next to the data's manifest."""
         return "validation" if self.kind == "validation" else "benchmark"
 
 

@@ -1,4 +1,4 @@
-"""Results that are kept in git: finished runs with their scores, small enough to commit, found by their identity.
+"""Results kept in git: finished runs and their scores, small enough to commit, found by their identity.
 
 A run has `spec.json`, `manifest.json`, `metrics.jsonl.gz`, `rewards.npz`, `samples.jsonl.gz` and `timings.json`, and a
 directory for each evaluation (`dara.evaluation.records`). Text is gzipped; checkpoints are not kept.
@@ -23,11 +23,11 @@ log = logging.getLogger(__name__)
 
 
 def store(run: Path | None, evaluations: Sequence[Path], cached: Path) -> None:
-    """Keep a finished run (none for a base model) and its scores in `cached`, which appears complete or not at all.
+    """Keep a finished run (None: a base model) and its scores in `cached`, atomically.
 
     Args:
         run: directory of the published files of the run.
-        evaluations: directories of its evaluations.
+        evaluations: directories of the evaluations.
         cached: `results/cached/<run_id>`; an older copy is replaced.
     """
     with assembled(cached) as staging:
@@ -45,7 +45,7 @@ def store(run: Path | None, evaluations: Sequence[Path], cached: Path) -> None:
 
 
 def holds_run(cached: Path, spec: RunSpec, evaluation: Evaluation) -> bool:
-    """Return whether `cached` is complete, of this identity, and scored as `evaluation` says; a misfit is logged."""
+    """Return whether `cached` is complete, of this identity, and scored as `evaluation` asks; log a mismatch."""
     if not cached.is_dir():
         return False
     try:
@@ -56,12 +56,12 @@ def holds_run(cached: Path, spec: RunSpec, evaluation: Evaluation) -> bool:
     if spec_sha256(made) != spec_sha256(spec) or not (cached / "manifest.json").is_file():
         log.warning("%s is ignored: it is incomplete, or its specification is another", cached)
         return False
-    saved = saved_steps(cached / "manifest.json")  # of a diverged run less than planned
+    saved = saved_steps(cached / "manifest.json")  # a diverged run has fewer steps than planned
     return holds_scores(cached, {one: [step for step in steps if step in saved] for one, steps in evaluation.items()})
 
 
 def holds_scores(cached: Path, evaluation: Mapping[Benchmark, Sequence[int]]) -> bool:
-    """Return whether `cached` has scores that were made as `evaluation` says, of these steps; a misfit is logged."""
+    """Return whether `cached` has the scores that `evaluation` asks for, at these steps; log a mismatch."""
     if not cached.is_dir():
         return False
     for settings, steps in evaluation.items():
@@ -79,7 +79,7 @@ def holds_scores(cached: Path, evaluation: Mapping[Benchmark, Sequence[int]]) ->
 
 
 def _scored_as(directory: Path, settings: Benchmark) -> bool:
-    """Return whether the scores in a directory, whose responses were made by these settings, were too."""
+    """Return whether scores in a directory, whose responses have these settings, were made with them too."""
     if not (directory / SCORES).is_file():
         return False
     scorer = read_json(directory / SCORES)["scorer"]

@@ -1,17 +1,18 @@
-"""What can be deleted from scratch, by two rules. Results, cached and published ones too, are never touched.
+"""Deletion of unneeded work in scratch, by two rules; results, also cached and published ones, are never touched.
 
-1. Of a finished run (`finished`): what only resuming needs (optimiser states), and, once it is scored as every preset
-   that plans it asks (on which benchmarks, at which steps, with the settings that the preset has now), all checkpoints
-   but the last. Results of a preset that plans it no longer count with what they were scored on. The scores stay;
-   another benchmark or more steps need the run trained again.
-2. All work of a run that is not finished and that no preset plans any more, unless a workflow runs here: `unplanned`.
-   Presets are the files in config/presets/ and every results/*/configuration.json.
+1. Of a finished run (`finished`): files needed only to resume (optimiser states). Once the run has all scores that the
+presets planning it ask for (benchmarks, steps, and the preset's current settings), also all checkpoints but the last.
+Results of a preset that no longer plans the run count with the evaluations they have. The scores stay; another
+benchmark or more steps need the run trained again.
 
-A run that trains right now is left alone, and so is work that others share or that nobody is known to own (`owners`).
-`scratch`, `results` and `results/<preset>` may be links to other disks. Any other link is somebody's own: it is deleted
-where the directory in its place would be, and nothing is deleted through it.
+2. All work of a run that is not finished and that no preset plans any more, unless a workflow runs here (`unplanned`).
+Presets are the files in config/presets/ and every results/*/configuration.json.
 
-Only `clean_results` deletes results: those of one preset, when somebody asks for it.
+A run that is being trained is left alone, and so is work that belongs to other results too or has no recorded owner
+(`owners`). `scratch`, `results` and `results/<preset>` may be links to other disks. Any other link belongs to somebody:
+the link itself is deleted where a directory in its place would be, and nothing is deleted through it.
+
+Only `clean_results` deletes results: those of one preset, on request.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ from dara.training.run_files import RESUME_ONLY, checkpoints
 log = logging.getLogger(__name__)
 
 KEPT_TO_PUBLISH = "trainer_state.json"
-"""Says that a finished run can be published again from its checkpoints; so it goes with the first of them."""
+"""Marks a finished run that can be published again from its checkpoints; deleted with the first of them."""
 MADE = re.compile(
     r"configuration\.json|(snakemake_)?report\.html|\..*\.\d+|"
     "benchmarks|data|figures|inputs|logs|models|runs|scores|tables"
 )
-"""What a workflow makes in `results/<preset>/`, with what a killed process left half-written."""
+"""Files that a workflow writes in `results/<preset>/`, and files left half-written by a killed process."""
 RULES = ("finished", "unplanned", "results")
 
 Plans = Mapping[str, Evaluation]
@@ -53,7 +54,7 @@ Plans = Mapping[str, Evaluation]
 
 @dataclass(frozen=True)
 class Removal:
-    """Something to delete: a file or a directory, by which rule, and its size in bytes."""
+    """A file or directory to delete, with the rule and its size in bytes."""
 
     rule: str
     path: Path
@@ -61,9 +62,10 @@ class Removal:
 
 
 def clean(plan: WorkflowPlan, *, dry_run: bool) -> str:
-    """Delete what the rules allow, for all presets that share the scratch of this one; with `dry_run` only say so.
+    """Delete what the rules allow, for all presets that share the scratch of this one.
 
-    Returns a table of what is (or would be) deleted, with sizes, and what is kept for the sake of others.
+    With `dry_run`, delete nothing. Returns a table of what is (or would be) deleted, with sizes, and of what is kept
+    because it belongs to other results.
     """
     removals = find(plan)
     if not dry_run:
@@ -89,12 +91,14 @@ def find(plan: WorkflowPlan) -> list[Removal]:
 
 
 def clean_results(plan: WorkflowPlan, *, dry_run: bool) -> str:
-    """Delete the results of one preset, with the work in scratch that is theirs alone; with `dry_run` only say so.
+    """Delete the results of one preset and the work in scratch that belongs only to them.
 
-    What the results of another preset have or plan too is kept. Returns a table as `clean` does.
+    With `dry_run`, delete nothing. Work that the results of another preset have or plan is kept. Returns a table as
+    `clean` does.
 
     Raises:
-        ValueError: a workflow or a training runs here, or the directory is no workflow's, or holds files of git.
+        ValueError: a workflow or a training runs here, or the directory was not made by a workflow or holds files
+            tracked by git.
     """
     _check_deletable(plan)
     try:
@@ -110,7 +114,7 @@ def clean_results(plan: WorkflowPlan, *, dry_run: bool) -> str:
 
 
 def _check_deletable(plan: WorkflowPlan) -> None:
-    """ValueError unless the results of the preset are what a workflow made, and nothing is being added to them."""
+    """Raise ValueError unless a workflow made the results of the preset and nothing is being added to them."""
     root, told = plan.paths.root, plan.paths.root / "configuration.json"
     if not root.is_dir():
         return
@@ -136,7 +140,7 @@ def _check_deletable(plan: WorkflowPlan) -> None:
 
 
 def _of_preset(plan: WorkflowPlan) -> Iterator[Removal | str]:
-    """What `clean_results` deletes, the results last, and lines of what it keeps."""
+    """Yield what `clean_results` deletes, the results last, and a line for each path that it keeps."""
     root, scratch = plan.paths.root, plan.paths.scratch
     needed = _needed_elsewhere(plan)
     # Base models have no record of who starts from them.
@@ -162,7 +166,7 @@ def _of_preset(plan: WorkflowPlan) -> Iterator[Removal | str]:
 
 
 def _needed_elsewhere(plan: WorkflowPlan) -> dict[str, str]:
-    """Runs and base models that other presets with results here have or plan, and whose they are."""
+    """Return run or base model -> owner, for those that other presets with results here have or plan."""
     own, needed = plan.paths.root, {}
     for path in sorted(plan.paths.results.glob("*/*/*")):
         if path.parent.name in ("runs", "models") and path.parents[1] != own:
@@ -176,10 +180,10 @@ def _needed_elsewhere(plan: WorkflowPlan) -> dict[str, str]:
 
 
 def configurations(plan: WorkflowPlan) -> list[Configuration]:
-    """Presets: those of config/presets/, of this workflow, and of earlier workflows here.
+    """Return the presets: those of config/presets/, of this workflow, and of earlier workflows here.
 
-    Raises ConfigurationError where a results/<preset>/configuration.json is no longer readable: nothing is deleted
-    before it is known what it plans.
+    Raises ConfigurationError if a results/<preset>/configuration.json is no longer readable: its plan must be known
+    before anything is deleted.
     """
     found: list[Configuration] = [plan.configuration, *load_all_presets(plan.root).values()]
     default = plan.root / "config" / "config.yaml"
@@ -190,7 +194,7 @@ def configurations(plan: WorkflowPlan) -> list[Configuration]:
 
 
 def planned_evaluations(plan: WorkflowPlan) -> dict[str, dict[str, Evaluation]]:
-    """Return the runs that any preset plans, and how it plans to evaluate them. See `configurations` for errors."""
+    """Return run -> preset -> planned evaluation, for all presets. See `configurations` for errors."""
     planned: dict[str, dict[str, Evaluation]] = {}
     for configuration in configurations(plan):
         matrix, name = plan_runs(configuration), configuration.preset.preset
@@ -201,41 +205,42 @@ def planned_evaluations(plan: WorkflowPlan) -> dict[str, dict[str, Evaluation]]:
 
 
 def _works(plan: WorkflowPlan) -> list[Path]:
-    """The directories of runs in scratch, sorted."""
+    """Return the directories of runs in scratch, sorted."""
     return sorted(path for path in plan.paths.scratch.glob("*") if _is_run(path))
 
 
 def _is_run(path: Path) -> bool:
-    """Whether a directory of the scratch is the work of a run: only those have these files."""
+    """Return whether a directory of the scratch is the work of a run: only those have these files."""
     return (path / "inputs.json").is_file() and (path / "lock").is_file() and not (path / "lock").is_symlink()
 
 
 def _through_link(path: Path, base: Path) -> bool:
-    """Whether the way from `base` to a path below it leads through a link."""
+    """Return whether the path from `base` to a path below it leads through a link."""
     return any(above.is_symlink() for above in path.parents if above != base and above.is_relative_to(base))
 
 
 def _finished(work: Path, manifests: list[Path], plans: Plans) -> list[Removal]:
-    """Return what rule 1 deletes of a run; plans: what is planned for it, nothing if it is not."""
+    """Return what rule 1 deletes of a run. plans: its planned evaluations, empty if no preset plans it."""
     content = read_json(manifests[0])
-    if content["outcome"] != "completed":  # a diverged run is rare, and worth a look
+    if content["outcome"] != "completed":  # a diverged run is rare, and kept for inspection
         return []
     saved = checkpoints(work)
     scored = _scored(manifests, content["checkpoints"], plans)
     removed = [step for step in saved if step != max(saved)] if scored else []
     names = [name for name in RESUME_ONLY if name != KEPT_TO_PUBLISH or removed]
     left = [saved[step] / name for step in saved if step not in removed for name in names]
-    # The empty directory of a state stays: with it the finished run can be published again.
+    # The empty directory of a state stays, so that the finished run can be published again.
     states = sorted((output_of(work) / STATES).glob("global_step*/*"))
     paths = [*(saved[step] for step in removed), *(path for path in left if path.is_file()), *states]
     return [Removal("finished", path, size_of(path)) for path in paths]
 
 
 def _scored(manifests: list[Path], saved: Iterable[str], plans: Plans) -> bool:
-    """Whether no checkpoint of a finished run is left to evaluate; saved: the steps of its manifest.
+    """Return whether no checkpoint of a finished run is left to evaluate.
 
-    A benchmark that a preset plans must have scored its steps with the preset's settings: in the results of the preset,
-    or, where the run is not in those, in any. Results of other presets must have scored all that they have begun.
+    saved: the steps of its manifest. A benchmark that a preset plans must have scored its steps with the preset's
+    settings: in the results of the preset or, if the run is not in those, in any results. Results of other presets must
+    have scored all evaluations that they have begun.
     """
     run, existing = manifests[0].parent.name, {*map(int, saved)}
     scores = {manifest.parents[2].name: manifest.parents[2] / "scores" / run for manifest in manifests}
@@ -249,7 +254,7 @@ def _scored(manifests: list[Path], saved: Iterable[str], plans: Plans) -> bool:
 
 
 def _scored_whole(scores: Path) -> bool:
-    """Whether all responses of a run that were begun are scored, in every evaluation that is there."""
+    """Return whether every evaluation of a run has scores for all responses that were begun."""
     begun = {path.parent for name in (IDENTITY, SCORES) for path in scores.glob(f"*/{name}")}
     return all(
         (directory / RESPONSES).is_file() and covers(directory, map(int, responses_manifest(directory)["checkpoints"]))
@@ -258,13 +263,13 @@ def _scored_whole(scores: Path) -> bool:
 
 
 def _remove(removal: Removal, plan: WorkflowPlan) -> None:
-    """Delete one thing. A run's files are deleted under its lock, so that no training begins meanwhile."""
+    """Delete one removal. A run's files are deleted under its lock, so that no training begins meanwhile."""
     path, scratch = removal.path, plan.paths.scratch
     work = scratch / path.relative_to(scratch).parts[0] if path.is_relative_to(scratch) else None
     locked = work is not None and _is_run(work) and not work.is_symlink()
     try:
         with directory_lock(work, seconds=0) if locked else nullcontext():
-            if path == plan.paths.root:  # it may be a link to another disk, with nothing but what a workflow made
+            if path == plan.paths.root:  # may be a link to another disk; holds only files made by a workflow
                 remove(path.resolve())
             remove(path)
     except LockedError:
@@ -272,18 +277,18 @@ def _remove(removal: Removal, plan: WorkflowPlan) -> None:
 
 
 def kept_line(path: Path, why: str) -> str:
-    """A line that names what is kept, and why."""
+    """Return a line that names a kept path, and why it is kept."""
     return f"{'kept':>9}  {path}: {why}"
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files below a directory; of a link, not of what it points to."""
+    """Return the bytes of a file, or of all files below a directory; for a link, of the link itself."""
     files = path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]
     return sum(file.lstat().st_size for file in files if file.is_symlink() or not file.is_dir())
 
 
 def table(removals: list[Removal], *, dry_run: bool) -> str:
-    """The removals as lines, and the sum of each rule."""
+    """Return the removals as lines, with the sum of each rule."""
     lines = [f"{human(removal.size):>9}  {removal.rule:<11}  {removal.path}" for removal in removals]
     sums = {rule: sum(removal.size for removal in removals if removal.rule == rule) for rule in RULES}
     parts = [f"{rule} {human(size)}" for rule, size in sums.items() if size]
@@ -292,7 +297,7 @@ def table(removals: list[Removal], *, dry_run: bool) -> str:
 
 
 def human(size: int) -> str:
-    """Bytes with a unit: 1.5 GB."""
+    """Return bytes with a unit: 1.5 GB."""
     value = float(size)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:

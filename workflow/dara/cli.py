@@ -1,4 +1,4 @@
-"""The `dara` command: its commands in groups, and how they end."""
+"""The `dara` command: its commands in groups, and their exit codes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ COMMANDS: dict[Callable, tuple[str, str, str]] = {
 }
 """Command -> its name, its group and an example."""
 FORMER = {"keys": look.config_docs, "cache": results.cache_runs, "base-model": jobs.prepare_model}
-"""Former names, which still work."""
+"""Former names, kept as aliases."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -81,13 +81,13 @@ def _options(
 
 
 def _add(name: str, function: Callable, group: str, example: str, *, hidden: bool = False) -> None:
-    """Add a command, whose mistakes of the user's end with one sentence and exit code 1."""
+    """Add a command; a mistake of the user ends it with one sentence and exit code 1."""
 
     @functools.wraps(function)
     def run(**options: Any) -> None:
         try:
             function(**options)
-        except OutOfTime as stop:  # nothing is wrong: the batch system starts this job again, and it continues
+        except OutOfTime as stop:  # no error: the batch system starts this job again, and it continues
             sys.stderr.write(f"dara: {stop}\n")
             raise SystemExit(EXIT_CODE) from None
         except Exception as error:
@@ -116,7 +116,7 @@ def main(argv: list[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     logging.raiseExceptions = False  # a log that cannot be written has no traceback of its own
     name_user()
-    if argv is None:  # a process of its own, which must end with what started it
+    if argv is None:  # a process of its own, which must end with the process that started it
         stop_with_parent()
     try:
         app(args=argv, prog_name="dara")

@@ -1,8 +1,8 @@
-"""The configuration: pydantic models that are the source of truth for every key.
+"""The configuration: pydantic models, the single source of every key.
 
-Each model refuses unknown keys; `docs/configuration.md` is generated from the descriptions here. A preset is the scale
-(which models, how many seeds), an experiment is the question (which task, methods, tables and figures). What decides a
-run's outcome is in `dara.specs`.
+Each model rejects unknown keys; `docs/configuration.md` is generated from the descriptions here. A preset sets the
+scale (which models, how many seeds), an experiment the question (which task, methods, tables and figures). Everything
+that determines a run's outcome is in `dara.specs`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from dara.specs import (
 )
 from dara.table_options import TableEntry
 
-__all__ = [  # the specifications that a configuration is made of, so that one import serves
+__all__ = [  # also the specifications that a configuration contains, so that one import is enough
     "KL",
     "AnyModel",
     "Architecture",
@@ -92,7 +92,7 @@ class MethodEntry(Model):
 
 
 class Resources(Model):
-    """How a run is placed on hardware; no part of its identity."""
+    """The hardware of a run; not part of its identity."""
 
     gpus: int = Field(0, ge=0, description="GPUs of a training; 0: the CPU")
     cpus: Positive = Field(1, description="CPU cores of a training")
@@ -108,17 +108,17 @@ class Resources(Model):
 
     @property
     def memory_mb(self) -> int:
-        """Main memory as schedulers count it."""
+        """Return the main memory in MB, the unit of schedulers."""
         return round(self.memory_gb * 1000)
 
     @property
     def minutes(self) -> int:
-        """Time limit of a training job."""
+        """Return the time limit of a training job."""
         return math.ceil(self.hours * 60)
 
     @property
     def evaluation(self) -> Resources:
-        """Return what an evaluation asks for: of CPU cores and memory its share of a training's, by GPUs."""
+        """Return the resources of an evaluation: by GPUs, its share of a training's CPU cores and memory."""
         share = self.evaluation_gpus / self.gpus if self.gpus and self.evaluation_gpus else 1.0
         return Resources(
             gpus=self.evaluation_gpus,
@@ -129,7 +129,7 @@ class Resources(Model):
 
 
 class ModelEntry(Model):
-    """A base model of config/models.yaml: made here by a warm start, or a published one by id and revision."""
+    """A base model of config/models.yaml: made here by a warm start, or a hub model by id and revision."""
 
     task: Task = Field(description="the task whose data it starts from")
     architecture: Architecture | None = Field(None, description="shape of a model that is made here")
@@ -209,7 +209,7 @@ class TaskSettings(TrainingSettings):
 
     @property
     def benchmarks(self) -> tuple[Benchmark, ...]:
-        """What checkpoints are evaluated on: the task's benchmarks, and the validation rewards where there are some."""
+        """Return the benchmarks of the task and, where there are validation rows, the validation rewards."""
         return (self.benchmark, *self.further_benchmarks, *([self.validation] if self.validation else []))
 
     @model_validator(mode="after")
@@ -247,7 +247,7 @@ class Matrix(Model):
     )
 
     def evaluates(self, benchmark: Benchmark | None) -> bool:
-        """Whether runs of the experiment are evaluated on it."""
+        """Return whether runs of the experiment are evaluated on this benchmark."""
         return benchmark is not None and (self.benchmarks is None or benchmark.name in self.benchmarks)
 
     @model_validator(mode="after")
@@ -267,7 +267,7 @@ OWN_KINDS = ("laptop", "published")
 
 
 def _check_benchmark(key: str, settings: Benchmark, task: str, kinds: tuple[str, ...]) -> None:
-    """Raise ValueError unless a benchmark is of a task, and of one of these kinds."""
+    """Raise ValueError unless a benchmark belongs to a task and is of one of these kinds."""
     one = definition(settings.name)
     if one.task != task or one.kind not in kinds:
         check_choice(key, settings.name, tuple(name for kind in kinds for name in names_of(kind, task)))
@@ -314,7 +314,7 @@ class Preset(Model):
     def _tasks(self) -> Preset:
         for task, settings in self.tasks.items():
             known = {name: value for name, value in settings.reward_params.items() if name in REWARDS[task]}
-            check_rewards(task, (), known)  # names of others: `loading`, which knows the experiments' own rewards
+            check_rewards(task, (), known)  # other names: `loading`, which knows the experiments' own rewards
             limit = settings.reward_params.get("length", {}).get("limit")
             if task == "math" and limit is not None and limit != settings.benchmark.length_limit:
                 raise ValueError(
@@ -332,7 +332,7 @@ class Preset(Model):
 
 @dataclass(frozen=True)
 class Configuration:
-    """Everything that the files in config/ say, checked and with references resolved."""
+    """The content of all files in config/, checked and with references resolved."""
 
     preset: Preset
     methods: dict[str, MethodEntry]
@@ -341,13 +341,13 @@ class Configuration:
     directory: Path
 
     def methods_of(self, experiment: Experiment, matrix: Matrix) -> tuple[str, ...]:
-        """The methods of an experiment: the preset's list where it has one, else the experiment's."""
+        """Return the methods of an experiment: the preset's list if there is one, else the experiment's."""
         chosen = experiment.methods if matrix.methods is None else matrix.methods
         return tuple(self.methods) if chosen == "all" else chosen
 
 
 def without_repeats(value: tuple | str | None) -> tuple | str | None:
-    """The value; ValueError for a list with an entry twice."""
+    """Return the value; raise ValueError for a list with a repeated entry."""
     if isinstance(value, tuple) and len(set(value)) != len(value):
         raise ValueError(f"has an entry twice: {list(value)}")
     return value

@@ -1,4 +1,4 @@
-"""The page of all configuration keys, generated from the models so that it cannot drift."""
+"""Generates the page of all configuration keys from the models, so that it is always up to date."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ may be links to directories on other disks.
 
 
 def keys_page() -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     parts = [INTRODUCTION]
     for files, models in SECTIONS.items():
         parts.append(f"## {files}\n")
@@ -95,7 +95,7 @@ def _row(name: str, field: FieldInfo) -> str:
 
 
 def _own_summary(annotation: object) -> str:
-    """What a nested model is, from its docstring."""
+    """Return the first line of a nested model's docstring."""
     for kind in (annotation, *get_args(annotation)):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return (kind.__doc__ or "").strip().splitlines()[0].rstrip(".")

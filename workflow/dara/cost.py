@@ -1,4 +1,4 @@
-"""What a preset would cost: runs to train and to evaluate, GPU hours and disk, before anything is submitted."""
+"""Cost of a preset: runs to train and to evaluate, GPU hours and disk, before anything is submitted."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ GPU hours: at the time limits of the jobs, so most runs take less; GPUs and limi
 Validation rewards take minutes and are not counted.
 disk: scratch of the runs to train, if none of it is cleaned up."""
 Asked = Mapping[str, Mapping[str, int]]
-"""Rule -> what a profile makes it ask for: gpu (a number), runtime (minutes)."""
+"""Rule -> resources that a profile sets for it: gpu (a number), runtime (minutes)."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Runs and what is left to do for them. Hours are GPUs times hours, disk is GB."""
+    """Runs and the work left for them. Hours are GPU hours, disk is in GB."""
 
     runs: int
     cached: int
@@ -45,11 +45,11 @@ class Cost:
 def costs(plan: WorkflowPlan, target: str, profiles: Sequence[Path] = ()) -> list[tuple[str, Cost]]:
     """Return the cost of all experiments of a preset, with a total, or of one.
 
-    In the total, a run that several experiments share counts once. profiles: those that the workflow will be given,
-    in that order; their `set-resources` take the place of config/models.yaml.
+    In the total, a run that several experiments share counts once. profiles: the profiles of the workflow, in order;
+    their `set-resources` override config/models.yaml.
 
     Raises:
-        ConfigurationError: the target is no experiment of the preset, or a profile cannot be read.
+        ConfigurationError: the target is not an experiment of the preset, or a profile cannot be read.
     """
     experiments, asked = plan.matrix.experiments, set_resources(profiles, plan.root)
     if target != "all":
@@ -94,7 +94,7 @@ def _jobs(plan: WorkflowPlan, name: str, benchmarks: list[str]) -> int:
     """Return the number of jobs that evaluate and score a run or a base model on benchmarks."""
     if name in plan.outdated:
         return len(benchmarks)  # only scoring
-    # The parts, the job that gathers them (or makes all), and scoring.
+    # The parts, the job that gathers them (or generates all responses), and scoring.
     return sum(len(plan.parts(name, benchmark)) + 2 for benchmark in benchmarks)
 
 
@@ -110,13 +110,13 @@ def _evaluation_hours(plan: WorkflowPlan, name: str, benchmarks: list[str], aske
 
 
 def _gpu_hours(asked: Asked, rule: str, gpus: int, hours: float) -> float:
-    """Return GPUs times hours of a job of a rule, with what a profile makes it ask for instead of its own."""
+    """Return GPUs times hours of a job of a rule, with the GPUs and runtime of a profile where it sets them."""
     own = asked.get(rule, {})
     return own.get("gpu", gpus) * own.get("runtime", hours * 60) / 60
 
 
 def text_table(rows: Sequence[tuple[str, Cost]]) -> str:
-    """Return a row for each name, columns aligned; numbers are whole, with a comma at thousands."""
+    """Return one row per name, columns aligned; numbers are whole, with a comma at thousands."""
     cells = [HEADERS, *((name, *(f"{value:,.0f}" for value in astuple(counts))) for name, counts in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(HEADERS))]
     lines = []

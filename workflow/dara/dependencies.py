@@ -1,6 +1,7 @@
-"""Which code makes a result: the files that functions of this package can reach, found from the names in their source.
+"""Finds the code that determines a result: the files reachable from functions of this package.
 
-A rule that computes or draws has the digest of its code as a parameter, so that an edit makes again what it decides.
+Names in the source are followed, nothing is executed. A rule that computes or draws has the digest of its code as a
+parameter, so an edit reruns the rules that it affects.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent
 ALL, NOTHING = "*", ""
 Target = tuple[str, str]
-"""A module, and a name in it: ALL of them, or NOTHING but its import."""
+"""A module, and a name in it: ALL names, or NOTHING but its import."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A module of the package: what its imports bind, its functions and classes, and what else runs at import."""
+    """A module of the package: names bound by its imports, its functions and classes, and other code run at import."""
 
     path: Path
     imports: dict[str, Target]
@@ -30,16 +31,16 @@ class Source:
 
 @cache
 def code_digest(*targets: str, package: Path = PACKAGE) -> str:
-    """A checksum of `files(*targets)`: another one after an edit, but for comments and the layout of Python."""
+    """Return a checksum of `files(*targets)`; comments and the layout of Python do not change it."""
     parts = [f"{file.relative_to(package).as_posix()} {_checksum(file)}\n" for file in files(*targets, package=package)]
     return hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
 
 
 def files(*targets: str, package: Path = PACKAGE) -> list[Path]:
-    """The files of a package that `module:function` (or all of a `module`) can reach, and the data beside them.
+    """Return the files of a package that `module:function` (or all of a `module`) can reach, and their data files.
 
-    What runs at import counts where a module is reached, and a function or class where it is named by what is reached,
-    with the imports inside it. Modules that are imported by computed names must be targets of their own.
+    A reached module counts with the code that runs at its import. A function or class counts, with the imports inside
+    it, if reached code names it. Modules imported by computed names must be separate targets.
     """
     reached: set[Target] = set()
     waiting = [_target(package, target) for target in targets]
@@ -62,7 +63,7 @@ def _target(package: Path, text: str) -> Target:
 
 @cache
 def _next(package: Path, module: str, name: str) -> frozenset[Target]:
-    """What a name of a module leads to; NOTHING: what its import runs."""
+    """Return the targets that a name of a module leads to; for NOTHING, those of its import."""
     source, inside = _source(package, module), f"{module}.{name}"
     if source is None:  # of another package
         return frozenset()
@@ -81,13 +82,13 @@ def _next(package: Path, module: str, name: str) -> frozenset[Target]:
 
 
 def _parents(module: str) -> set[Target]:
-    """The packages around a module, which are imported with it."""
+    """Return the packages around a module, which are imported with it."""
     parts = module.split(".")
     return {(".".join(parts[:end]), NOTHING) for end in range(1, len(parts))}
 
 
 def _references(source: Source, module: str, node: ast.AST) -> set[Target]:
-    """What the names and imports in a piece of a module may mean."""
+    """Return the targets that names and imports in a piece of a module may refer to."""
     found: set[Target] = set()
     for each in ast.walk(node):
         if isinstance(each, ast.Name) and (each.id in source.definitions or each.id in source.imports):
@@ -99,7 +100,7 @@ def _references(source: Source, module: str, node: ast.AST) -> set[Target]:
 
 @cache
 def _source(package: Path, module: str) -> Source | None:
-    """A module of the package, None for one of another."""
+    """Return a module of the package; None for a module of another package."""
     top, *inner = module.split(".")
     place = package.joinpath(*inner)
     path = next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()), None)
@@ -111,7 +112,7 @@ def _source(package: Path, module: str) -> Source | None:
     for statement in _tree(path).body:
         if isinstance(statement, ast.FunctionDef | ast.ClassDef):
             definitions[statement.name] = statement
-            if isinstance(statement, ast.FunctionDef) and statement.decorator_list:  # which may keep it elsewhere
+            if isinstance(statement, ast.FunctionDef) and statement.decorator_list:  # it may register the function
                 rest.body.append(statement)
         elif isinstance(statement, ast.Import | ast.ImportFrom):
             imports |= _imported(statement, path, module)
@@ -121,7 +122,7 @@ def _source(package: Path, module: str) -> Source | None:
 
 
 def _imported(node: ast.Import | ast.ImportFrom, path: Path, module: str) -> Iterator[tuple[str, Target]]:
-    """The names that an import binds, and what they are."""
+    """Yield the names that an import binds, with their targets."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             yield alias.asname or alias.name.partition(".")[0], (alias.name, ALL)
@@ -146,6 +147,6 @@ def _checksum(path: Path) -> str:
 
 @cache
 def _data(folder: Path) -> list[Path]:
-    """The package data in a folder, such as templates and styles; not what an editor left there."""
+    """Return the package data in a folder, such as templates and styles, without editor backups."""
     files = [path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")]
     return [path for path in files if path.suffix not in ("", ".py") and not path.name.endswith("~")]

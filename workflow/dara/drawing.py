@@ -1,7 +1,7 @@
-"""From an id in the configuration to the files of a table or figure: of a preset's runs, or of published numbers.
+"""Drawing of tables and figures by their ids: from a preset's runs, or from the paper's numbers.
 
-A function draws what the rule of its name makes. These jobs are short, so what only one kind of them needs is imported
-there: tables need no Matplotlib.
+Each function implements the rule of its name. These jobs are short, so libraries that only one kind needs are imported
+inside: tables need no Matplotlib.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def figure(plan: WorkflowPlan, names: Sequence[str]) -> None:
 
 
 def side_by_side(plan: WorkflowPlan, names: Sequence[str]) -> None:
-    """Write tables of a preset that have the published numbers too."""
+    """Write tables of a preset that show the paper's numbers too."""
     for output in names:
         experiment, entry = plan.outputs.owner("side_by_side", output)
         theirs = plan.published.experiments[experiment.experiment]
@@ -46,7 +46,7 @@ def side_by_side(plan: WorkflowPlan, names: Sequence[str]) -> None:
 
 
 def published_table(root: Path, directory: Path, names: Sequence[str]) -> None:
-    """Write tables of the published numbers in `<directory>/data/` into `<directory>/tables/`."""
+    """Write tables of the paper's numbers in `<directory>/data/` into `<directory>/tables/`."""
     outputs = Outputs.of_published(root, directory)
     for output in names:
         experiment, entry = outputs.owner("tables", output)
@@ -54,7 +54,7 @@ def published_table(root: Path, directory: Path, names: Sequence[str]) -> None:
 
 
 def published_figure(root: Path, directory: Path, names: Sequence[str]) -> None:
-    """Write figures of them into `<directory>/figures/`."""
+    """Write figures of the paper's numbers into `<directory>/figures/`."""
     outputs = Outputs.of_published(root, directory)
     for output in names:
         experiment, module = outputs.owner("figures", output)
@@ -77,12 +77,12 @@ def _figure(view: View, module: str, stem: Path) -> None:
 
 
 def _table(views: tuple[View, ...], entry: str | ScoreTable, stem: Path, settings: dict) -> None:
-    """Of one view, or of two side by side."""
+    """Write a table of one view, or of two side by side."""
     from dara.analysis.tables import build_table, render_table
 
     render_table(build_table(entry, *views, **settings), stem)
 
 
 def _settings(plan: WorkflowPlan, entry: str | ScoreTable) -> dict:
-    """Return the settings of runs, which the preset has and their numbers have not."""
+    """Return the settings of the runs, which the paper's numbers do not have."""
     return {"preset": plan.configuration.preset} if entry == "hyperparameters" else {}

@@ -1,6 +1,7 @@
-"""The engines, by the name that a run's `engine` has. A new one is a package in dara/training/ and an entry in ENGINES.
+"""The registry of engines, by the value of a run's `engine`.
 
-Nothing is imported here: configurations are checked with this module, and torch and Ray take seconds.
+A new engine is a package in dara/training/ and an entry in ENGINES. Nothing heavy is imported here: configurations are
+checked with this module, and torch and Ray take seconds to import.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Engine:
-    """What trains a run. What is heavy is in its modules, which are imported when they are needed.
+    """An engine that trains runs. Its heavy modules are imported only when they are needed.
 
-    name, title: in configurations, and in tables. trainer: the module with `train(spec, inputs, *, resources,
-    ray_address)`, which calls `training.run.train_run` with what makes the steps and with the libraries for the
-    manifest. program: the module with `check_resources(spec, resources)` and `command_text(spec, resources, *, model,
-    output)` of an engine that is a program of its own, in the environment that the preset names as
-    `training_environment` and on the GPUs of the model's resources; None for one that computes in the process of the
-    job. lacks: settings of a run that it does not read. hub_models: whether it trains published models too.
+    name, title: used in configurations, and in tables. trainer: the module with `train(spec, inputs, *, resources,
+    ray_address)`, which calls `training.run.train_run` with the function that makes the steps and with the libraries
+    for the manifest. program: the module with `check_resources(spec, resources)` and `command_text(spec, resources, *,
+    model, output)` of an engine that is a separate program, run in the environment that the preset names as
+    `training_environment` and on the GPUs of the model's resources; None for an engine that computes in the process of
+    the job. lacks: settings of a run that the engine does not read. hub_models: whether it trains hub models too.
     """
 
     name: str
@@ -30,7 +31,7 @@ class Engine:
     hub_models: bool = True
 
     def check(self, spec: Any) -> None:
-        """Raise ValueError if a RunSpec asks for what this engine would drop in silence."""
+        """Raise ValueError if a RunSpec has settings that this engine would ignore silently."""
         used = [name for name in self.lacks if _is_set(spec, name)]
         if used:
             raise ValueError(f"engine {self.name} has no {', '.join(used)}; set engine: openrlhf")
@@ -45,7 +46,7 @@ class Engine:
             importlib.import_module(self.program).check_resources(spec, resources)
 
     def command_text(self, spec: Any, resources: Any, **paths: Any) -> str:
-        """Return the command line of a run, for people. ValueError for an engine that has none."""
+        """Return the command line of a run, for people; raise ValueError for an engine without one."""
         if self.program is None:
             raise ValueError(
                 f"engine {self.name} has no command line of its own: it runs in this process; use openrlhf"
@@ -53,7 +54,7 @@ class Engine:
         return importlib.import_module(self.program).command_text(spec, resources, **paths)
 
     def train(self, spec: Any, inputs: Any, **options: Any) -> None:
-        """Train a run and publish it: see `training.run.train_run`. options: resources, ray_address."""
+        """Train a run and publish it; see `training.run.train_run`. options: resources, ray_address."""
         importlib.import_module(self.trainer).train(spec, inputs, **options)
 
 

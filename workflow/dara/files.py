@@ -1,4 +1,4 @@
-"""Files that are complete or absent, and their checksums."""
+"""Atomic writes, reading of plain and gzipped files, and checksums."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Replace `path` by `content`, or leave it as it is: no reader sees a part, whatever happens meanwhile."""
+    """Replace `path` by `content`, or leave it unchanged: no reader sees a partial file, even after a crash."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
@@ -22,7 +22,7 @@ def write_atomically(path: Path, content: bytes | str) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a file, a directory with what is in it, or a link, but never what a link points to."""
+    """Delete a file, a directory with its content, or a link, but never the target of a link."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -30,7 +30,7 @@ def remove(path: Path) -> None:
 
 
 def read_text(path: Path) -> str:
-    """The text of `path`, or of `<path>.gz` where only that is there. FileNotFoundError if neither is."""
+    """Return the text of `path`, or of `<path>.gz` if only that exists. FileNotFoundError if neither does."""
     compressed = path.with_name(f"{path.name}.gz")
     if not path.is_file() and compressed.is_file():
         return gunzip(compressed).decode("utf-8")
@@ -38,7 +38,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file. ValueError, with its name, for one that is damaged."""
+    """Return the content of a JSON file; raise ValueError, with its name, for a damaged one."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -46,7 +46,7 @@ def read_json(path: Path) -> Any:
 
 
 def gunzip(path: Path) -> bytes:
-    """The content of a gzip file. ValueError, with its name, for one that is damaged or incomplete."""
+    """Return the content of a gzip file; raise ValueError, with its name, for a damaged or incomplete one."""
     try:
         return gzip.decompress(path.read_bytes())
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -54,7 +54,7 @@ def gunzip(path: Path) -> bytes:
 
 
 def gzipped(content: bytes) -> bytes:
-    """`content` compressed; no file name and no time in the header, so equal contents are equal files."""
+    """Return `content` compressed, without file name and time in the header: equal contents give equal bytes."""
     buffer = io.BytesIO()
     with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=buffer, mtime=0) as stream:
         stream.write(content)
@@ -62,6 +62,6 @@ def gzipped(content: bytes) -> bytes:
 
 
 def sha256(path: Path) -> str:
-    """Checksum (64 hex digits) of a file."""
+    """Return the checksum (64 hex digits) of a file."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""What git says about files here. A git that does not answer is not git that is absent."""
+"""Queries of git about files here. A git error is never taken for the absence of a repository."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ SECONDS = 60.0
 
 
 class GitError(ValueError):
-    """A repository is there and git says nothing about it; the message has git's reason."""
+    """A repository exists but git cannot answer; the message has git's reason."""
 
 
 def commit(directory: Path) -> str | None:
-    """Commit of the checkout that holds `directory`; None without a checkout or without a commit. GitError."""
+    """Return the commit of the checkout with `directory`; None without checkout or commit. Raises GitError."""
     said = _ask(directory, "--no-optional-locks", "status", "--porcelain=v2", "--branch", "-uno", "--ignore-submodules")
     if said is None:
         return None
@@ -23,17 +23,17 @@ def commit(directory: Path) -> str | None:
 
 
 def tracked(directory: Path, name: str = ".") -> list[str]:
-    """What of `name` in `directory` is kept in git, relative to `directory`; nothing without a checkout. GitError."""
+    """Return the tracked files of `name`, relative to `directory`; empty without a checkout. Raises GitError."""
     return (_ask(directory, "ls-files", "-z", "--", name) or "").split("\0")[:-1]
 
 
 def _ask(directory: Path, *question: str) -> str | None:
-    """What git answers; None where no repository holds `directory`. GitError where one does, and git fails."""
+    """Return git's answer; None if no repository holds `directory`. Raises GitError if one does and git fails."""
     here = directory.resolve()
     top = next((place for place in (here, *here.parents) if os.path.lexists(place / ".git")), None)
     if top is None and "GIT_DIR" not in os.environ:
         return None
-    # A damaged repository must not be passed over for one further up, which has none of its files.
+    # A damaged repository must not be skipped in favour of one further up, which has none of its files.
     environment = os.environ | ({"GIT_CEILING_DIRECTORIES": str(top.parent)} if top else {})
     command = ["git", "-C", str(here), *question]
     try:

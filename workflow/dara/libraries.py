@@ -1,4 +1,4 @@
-"""How the large libraries are used: one thread, and no output of their own."""
+"""Settings of large libraries: one thread, and no output of their own."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch computes on one thread inside the block.
+    """Run torch on one thread inside the block.
 
-    The order of sums, and so every weight and every drawn token, depends on the number of threads; and two runs share
-    two cores.
+    The order of summation, and so every weight and every sampled token, depends on the number of threads. Also, two
+    runs share two cores.
     """
     import torch
 
@@ -25,7 +25,7 @@ def one_thread() -> Iterator[None]:
 
 
 def quiet() -> None:
-    """Only our own lines: no progress bars and no notes of transformers, datasets, TRL and accelerate."""
+    """Turn off the progress bars and log messages of transformers, datasets, TRL and accelerate."""
     import datasets
     import transformers
 

@@ -1,4 +1,4 @@
-"""What there is to choose from: presets, experiments, outputs, methods, rewards and benchmarks, each with a command."""
+"""Lists of presets, experiments, outputs, methods, rewards and benchmarks, with a command for each."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dara.loading import load_preset, read_methods, read_yaml
 
 KINDS = ("presets", "experiments", "tables", "figures", "methods", "rewards", "benchmarks")
 Row = tuple[str, str, str]
-"""Name, one line about it, the command that uses it ("" where a preset names it)."""
+"""Name, one line about it, the command that uses it ("" for an entry that presets name)."""
 
 
 def rows(kind: str, root: Path, preset: str) -> list[Row]:
-    """Return what there is of a kind; tables and figures are those of a preset."""
+    """Return the entries of a kind; tables and figures are those of a preset."""
     if kind in ("tables", "figures"):
         return list(_outputs(kind, root, preset))
     return list(

@@ -1,4 +1,4 @@
-"""Reading and checking the configuration files; every error names the file, the key and the right form."""
+"""Reading and checking of configuration files; every error names the file, the key and the correct form."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dara.yaml_models import ABSENT, ConfigurationError, origin, read_yaml, vali
 
 
 def merge(base: dict[str, Any], overlay: dict[str, Any]) -> dict[str, Any]:
-    """`overlay` on top of `base`: mappings are merged key by key, everything else is replaced (as Snakemake does)."""
+    """Return `overlay` on top of `base`: mappings are merged key by key, other values replaced (as Snakemake does)."""
     merged = dict(base)
     for key, value in overlay.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
@@ -27,12 +27,12 @@ def merge(base: dict[str, Any], overlay: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_configuration(root: Path, values: dict[str, Any], files: list[Path]) -> Configuration:
-    """The checked configuration of a workflow.
+    """Return the checked configuration of a workflow.
 
     Args:
         root: the repository; its config/ directory holds methods, models and experiments.
         values: the merged configuration (config.yaml, a preset, the command line).
-        files: the files that `values` came from, in the order in which they were merged (to name the right one).
+        files: the files that `values` came from, in merge order (for error messages).
 
     Raises:
         ConfigurationError: a file, a key or a reference is wrong.
@@ -52,7 +52,7 @@ def load_configuration(root: Path, values: dict[str, Any], files: list[Path]) ->
 
 
 def read_methods(root: Path) -> dict[str, MethodEntry]:
-    """The rows of config/methods.yaml. Label and colour tell methods apart, so each stands once."""
+    """Return the rows of config/methods.yaml. Labels and colours are unique, because they identify methods."""
     path = root / "config" / "methods.yaml"
     methods = _entries(path, MethodEntry)
     for key in ("label", "color"):
@@ -65,12 +65,12 @@ def read_methods(root: Path) -> dict[str, MethodEntry]:
 
 
 def read_models(root: Path) -> dict[str, ModelEntry]:
-    """The models of config/models.yaml."""
+    """Return the models of config/models.yaml."""
     return _entries(root / "config" / "models.yaml", ModelEntry)
 
 
 def load_published(root: Path) -> dict[str, Experiment]:
-    """The published experiments of config/published.yaml by name: no preset has them, and nothing of them is run.
+    """Return the experiments of config/published.yaml by name; no preset has them, and none of their runs is made.
 
     Raises:
         ConfigurationError: a key or a reference is wrong.
@@ -89,13 +89,13 @@ def load_published(root: Path) -> dict[str, Experiment]:
 
 
 def check_method_parameters(configuration: Configuration, *, unused: bool = False) -> None:
-    """Load each method of the preset with its parameters, and try it on a batch of each of its experiments.
+    """Load each method of the preset with its parameters, and run it on a batch of each of its experiments.
 
     unused: load the other methods of config/methods.yaml too.
 
     Raises ConfigurationError for the first that does not work.
     """
-    import torch  # seconds that only the start of a workflow pays
+    import torch  # takes seconds, so only the start of a workflow imports it
 
     from dara.methods import load_method
     from dara.methods.contract import FAILURES
@@ -129,29 +129,29 @@ def check_method_parameters(configuration: Configuration, *, unused: bool = Fals
 
 
 def check_experiments(root: Path) -> None:
-    """ConfigurationError for the first experiment file with a mistake, those too that no preset uses."""
+    """Raise ConfigurationError for the first experiment file with a mistake, also if no preset uses it."""
     for name in _names(root / "config" / "experiments"):
         _experiment(root / "config" / "experiments" / f"{name}.yaml")
 
 
 def load_preset(root: Path, path: Path) -> Configuration:
-    """The configuration of one preset file on top of config/config.yaml, without a command line."""
+    """Return the configuration of one preset file on top of config/config.yaml, without a command line."""
     files = [root / "config" / "config.yaml", path]
     return load_configuration(root, merge(read_yaml(files[0]), read_yaml(path)), files)
 
 
 def load_all_presets(root: Path) -> dict[str, Configuration]:
-    """The configuration of every preset, checked."""
+    """Return the configuration of every preset, checked."""
     loaded = {}
     paths = (root / "config" / "presets").glob("*.yaml")
-    for path in sorted(paths, key=lambda path: ("extends" in read_yaml(path), path)):  # a mistake in its own file first
+    for path in sorted(paths, key=lambda path: ("extends" in read_yaml(path), path)):  # extended presets first
         loaded[path.stem] = load_preset(root, path)
         check_preset_name(root, path)
     return loaded
 
 
 def check_preset_name(root: Path, path: Path) -> None:
-    """ConfigurationError for a file of config/presets/ that is named otherwise than its preset, such as a copy."""
+    """Raise ConfigurationError if a file of config/presets/ is named unlike its preset, as a copy would be."""
     directory = root / "config"
     if path.absolute().parent != (directory / "presets").absolute():
         return
@@ -161,7 +161,7 @@ def check_preset_name(root: Path, path: Path) -> None:
 
 
 def extended(directory: Path, values: dict[str, Any], files: list[Path]) -> tuple[dict[str, Any], list[Path]]:
-    """`values` on top of the preset that they extend, and the files that both came from. One level deep."""
+    """Return `values` on top of the preset that they extend, and the files of both. One level deep."""
     name = values.get("extends")
     if name is None:
         return values, files
@@ -200,7 +200,7 @@ def _experiment(path: Path) -> Experiment:
 
 
 def _check_references(configuration: Configuration, files: list[Path]) -> None:
-    """Names that one file takes from another."""
+    """Check the names by which one file refers to another."""
     preset = configuration.preset
     for name, matrix in preset.experiments.items():
         where = f"{origin(('experiments', name), files)}: experiments.{name}"
@@ -226,7 +226,7 @@ def _check_references(configuration: Configuration, files: list[Path]) -> None:
 
 
 def _check_evaluation(name: str, matrix: Matrix, task: TaskSettings, files: list[Path]) -> None:
-    """ConfigurationError for a benchmark that the task of an experiment lacks, or a step without a checkpoint."""
+    """Raise ConfigurationError for a benchmark that the task lacks, or a step without a checkpoint."""
 
     def where(key: str) -> str:
         return f"{origin(('experiments', name, key), files)}: experiments.{name}.{key}"
@@ -244,7 +244,10 @@ def _check_evaluation(name: str, matrix: Matrix, task: TaskSettings, files: list
 
 
 def check_directories(preset: Preset, values: dict[str, Any], files: list[Path]) -> None:
-    """ConfigurationError where something is in the way of results or scratch. values: the configuration as written."""
+    """Raise ConfigurationError if something is in the way of results or scratch.
+
+    values: the configuration as written.
+    """
     for key, path in (("results", Path(preset.results, preset.preset)), ("scratch", Path(preset.scratch))):
         problem = why_no_directory(path)
         if problem:
@@ -257,7 +260,7 @@ def check_directories(preset: Preset, values: dict[str, Any], files: list[Path])
 
 
 def _check_source(where: str, function: str | None, configuration: Configuration, example: str = METHOD) -> None:
-    """ConfigurationError if the file of a user's own function is not there."""
+    """Raise ConfigurationError if the file of a user's own function does not exist."""
     if function is None:
         return
     try:
@@ -267,7 +270,7 @@ def _check_source(where: str, function: str | None, configuration: Configuration
 
 
 def _check_own(configuration: Configuration, files: list[Path]) -> None:
-    """ConfigurationError for an own data source that is not there, or parameters of a reward that nobody has."""
+    """Raise ConfigurationError if an own data source is missing, or parameters belong to no reward."""
     preset = configuration.preset
     for task, settings in preset.tasks.items():
         if isinstance(settings.data, OwnData):
@@ -288,7 +291,7 @@ def _check_own(configuration: Configuration, files: list[Path]) -> None:
 
 
 def check_known(where: str, name: str, known: Any, what: str) -> None:
-    """Raise ConfigurationError, with the nearest right name, unless `name` is in `known`."""
+    """Raise ConfigurationError, with the nearest known name, unless `name` is in `known`."""
     if name in known:
         return
     near = difflib.get_close_matches(name, list(known), 1, 0.5)
@@ -297,9 +300,9 @@ def check_known(where: str, name: str, known: Any, what: str) -> None:
 
 
 def _check_outputs(experiments: dict[str, Experiment], place: Callable[[str], str]) -> None:
-    """Tables and figures are files named by their ids, so an id may stand only once in all experiments of a source.
+    """Check that ids of tables and figures are unique over all experiments of a source: they are file names.
 
-    `place` is how a message begins that is about the experiment of a name: its file, and its key there.
+    `place` returns the beginning of a message about the experiment of a name: its file, and its key in it.
     """
     owners: dict[tuple[str, str], str] = {}
     for name, experiment in experiments.items():

@@ -1,4 +1,4 @@
-"""What the manifests of runs, base models and data say about files that are elsewhere."""
+"""Reads references to other files from the manifests of runs, base models and data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def model_directory(manifest: Path) -> Path:
-    """Return where the weights of a base model are. ValueError if they are gone."""
+    """Return the directory with the weights of a base model; raise ValueError if they are gone."""
     directory = Path(_of_model(manifest)["directory"])
     if not directory.is_dir():
         raise ValueError(
@@ -48,7 +48,7 @@ def checksums(manifest: Path) -> dict[int, dict[str, str]]:
 
 
 def check_inputs(spec: RunSpec, data: Path, model: Path) -> None:
-    """ValueError if the manifests are of other data or of another base model than a run is specified to start from."""
+    """Raise ValueError if the manifests are of other data or of another base model than the specification's."""
     for key, manifest, wanted in (("data", data, spec.data), ("model", model, spec.model)):
         if read_json(manifest).get(key) != wanted.model_dump(mode="json"):
             raise ValueError(

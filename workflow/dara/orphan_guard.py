@@ -1,4 +1,4 @@
-"""Stop a job when what started it is gone, so that a killed Snakemake leaves no orphan that blocks the rerun."""
+"""Stops a job when its parent is gone, so that a killed Snakemake leaves no orphan that blocks the rerun."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
 WORKFLOW = "DARA_WORKFLOW"
-"""Environment variable in which a workflow names itself to its jobs. The ancestors of a job that has just started do
-not: when Snakemake is killed in that second, the job's shell lives on, waiting for the job."""
-EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong with the run itself, it resumes at the next start
+"""Environment variable by which a workflow identifies itself to its jobs. Needed in addition to the ancestors: if
+Snakemake is killed in the second in which a job starts, the job's shell lives on, waiting for the job."""
+EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: the run itself has no error, it resumes at the next start
 
 
 def is_snakemake(command: Sequence[str]) -> bool:
-    """Whether a command line runs Snakemake: as a program, or as a module of Python."""
+    """Return whether a command line runs Snakemake: as a program, or as a module of Python."""
     for i, word in enumerate(command[:4]):  # python, its options, the script
         if os.path.basename(word) == "snakemake" and (i == 0 or command[i - 1] == "-m" or "/" in word):
             return True
@@ -34,12 +34,12 @@ def is_snakemake(command: Sequence[str]) -> bool:
 
 
 def workflow_mark() -> str:
-    """This process as `WORKFLOW` names it: host, pid and start."""
+    """Return the value of `WORKFLOW` for this process: host, pid and start."""
     return f"{socket.gethostname()}/{os.getpid()}/{_start_of(os.getpid())}"
 
 
 def workflow_is_gone() -> bool:
-    """Whether the workflow that started this job has ended; one on another host is its batch system's business."""
+    """Return whether the workflow that started this job has ended; a batch system handles those on other hosts."""
     host, _, rest = os.environ.get(WORKFLOW, "").partition("/")
     if host != socket.gethostname():
         return False
@@ -51,7 +51,7 @@ def workflow_is_gone() -> bool:
 
 
 def _start_of(pid: int) -> str:
-    """When a process began: on Linux in clock ticks since boot, which a clock that is set does not move."""
+    """Return the start of a process: on Linux in clock ticks since boot, which setting the clock does not change."""
     stat = Path(f"/proc/{pid}/stat")
     if not Path("/proc/self/stat").is_file():
         return repr(psutil.Process(pid).create_time())
@@ -59,11 +59,11 @@ def _start_of(pid: int) -> str:
 
 
 def watched_processes() -> list[psutil.Process]:
-    """The ancestors whose end must end this process.
+    """Return the ancestors whose end must end this process.
 
-    All up to and including the topmost that runs Snakemake (a job's shell, a job's own Snakemake, the main one), so a
-    shell or an init above Snakemake does not matter. Without Snakemake the direct parent only; and nothing where that
-    is process 1 (this process is already on its own) or SIGHUP is ignored, which is how `nohup` asks to survive.
+    These are all ancestors up to and including the topmost that runs Snakemake (a job's shell, a job's own Snakemake,
+    the main one), so a shell or an init above Snakemake does not matter. Without Snakemake, only the direct parent;
+    empty if that is process 1 (this process is already an orphan) or if SIGHUP is ignored, as `nohup` does.
     """
     ancestors = psutil.Process().parents()
     snakemakes = [i for i, process in enumerate(ancestors) if is_snakemake(_command(process))]
@@ -75,7 +75,7 @@ def watched_processes() -> list[psutil.Process]:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether this very process (pid and creation time) still runs; a zombie does not."""
+    """Return whether exactly this process (pid and creation time) still runs; a zombie does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -83,9 +83,9 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def exit_when_gone(processes: Sequence[psutil.Process]) -> None:
-    """Block until one of `processes` or the workflow is gone, then end this process at once, without cleaning up.
+    """Block until one of `processes` or the workflow is gone, then end this process at once, without cleanup.
 
-    Everything on disk is written to be cut back after a crash, so an abrupt end is safe, and nothing can delay it.
+    All files can be cut back after a crash, so an abrupt end is safe, and nothing can delay it.
     """
     while all(is_alive(process) for process in processes) and not workflow_is_gone():
         time.sleep(POLL_SECONDS)
@@ -96,9 +96,9 @@ def exit_when_gone(processes: Sequence[psutil.Process]) -> None:
 
 
 def stop_with_parent(watch: Callable[[Sequence[psutil.Process]], None] = exit_when_gone) -> threading.Thread | None:
-    """Watch, in a daemon thread, the processes that started this one; None where there are none to watch.
+    """Watch the processes that started this one, in a daemon thread; return None if there are none to watch.
 
-    To be called before anything that takes time.
+    Call it before anything that takes time.
     """
     processes = watched_processes()
     if not processes and not workflow_is_gone():
@@ -116,9 +116,9 @@ def _command(process: psutil.Process) -> list[str]:
 
 
 def job_environment(root: Path, *, main: bool, remote: bool) -> None:
-    """Let jobs run the package of this clone with the Python that runs Snakemake, whether activated or not.
+    """Make jobs run the package of this clone with the Python that runs Snakemake, activated or not.
 
-    Jobs learn which workflow they belong to, to end with it; a remote job belongs to its batch system.
+    Jobs get the mark of their workflow, to end with it; the batch system ends a remote job.
     """
     name_user()
     if main:

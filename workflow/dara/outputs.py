@@ -1,4 +1,4 @@
-"""Tables and figures as files: which experiment has one, what it is made from, and where it is drawn."""
+"""Tables and figures as files: the experiment of each, its inputs, and where it is written."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ NEEDS: dict[str, Callable[[TaskSettings, Matrix], bool]] = {
     "checkpoint_curves": lambda task, matrix: matrix.evaluates(task.benchmark) and _several(matrix),
     "validation_curves": lambda task, matrix: matrix.evaluates(task.validation) and _several(matrix),
 }
-"""Figures that show what not every experiment of every preset evaluates: an output of them is only planned where it
-does, as is a table of scores. Curves need more than one step beside the base model's."""
+"""Condition for outputs that need a particular evaluation. Such a figure, like a table of scores, is planned only for
+experiments that have the evaluation. Curves need more than one step besides the base model's."""
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """What one job draws: the tables or figures of one kind, as most of its time is the import of libraries."""
+    """Tables or figures of one kind that one job draws together, as importing libraries takes most of its time."""
 
     kind: str
     module: str
     ids: tuple[str, ...]
     settings: list[str]
-    """The configuration files that they are made from, so that an edit (a label) makes them again."""
+    """The configuration files that determine the outputs, so that an edit (a label) redraws them."""
     stems: tuple[Path, ...]
 
     @property
@@ -41,7 +41,7 @@ class Drawing:
 
     @property
     def forms(self) -> tuple[str, ...]:
-        """Return the ends of the files."""
+        """Return the file suffixes."""
         return FORMS[self.kind]
 
     @property
@@ -63,12 +63,12 @@ class Drawing:
 
     @property
     def noun(self) -> str:
-        """Return table or figure."""
+        """Return "table" or "figure"."""
         return "figure" if self.kind == "figures" else "table"
 
     @property
     def shown(self) -> list[tuple[str, str]]:
-        """Return label and file of what Snakemake's report shows: of a table its Markdown, of a figure its PNG."""
+        """Return label and file of each output in Snakemake's report: a table's Markdown, a figure's PNG."""
         beside = ", ours beside the published" if self.kind == "side_by_side" else ""
         return [(f"{name}{beside}", file) for name, file in zip(self.ids, self.files(self.forms[0]), strict=True)]
 
@@ -79,25 +79,25 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Outputs:
-    """What some experiments draw: those of a preset from its runs, or the published ones from the authors' numbers.
+    """The outputs of some experiments: a preset's from its runs, or the published ones from the paper's numbers.
 
     A kind is tables, side_by_side or figures; an output is the id of one of them, its file name.
     """
 
     experiments: Mapping[str, Experiment]
-    """By name, with the methods that are shown."""
+    """Experiments by name, with the methods that are shown."""
     configured: Mapping[str, str]
     """The file below config/ of each experiment."""
     root: Path
     """The repository."""
     directory: Path
-    """Its folders tables/ and figures/ are written."""
+    """Parent of the folders tables/ and figures/ into which they are written."""
     owner_name: str
-    """Who has these outputs, for errors."""
+    """The owner of these outputs, for errors."""
 
     @classmethod
     def of_preset(cls, configuration: Configuration, root: Path, directory: Path) -> Outputs:
-        """The outputs of a preset's experiments, with the methods that it trains, but without what it cannot show."""
+        """Return the outputs of a preset's experiments, with the methods that it trains; omit what it cannot show."""
         experiments = {}
         for name, matrix in configuration.preset.experiments.items():
             found = configuration.experiments[name]
@@ -109,23 +109,23 @@ class Outputs:
 
     @classmethod
     def of_published(cls, root: Path, directory: Path) -> Outputs:
-        """The outputs of config/published.yaml. ConfigurationError if something is wrong in it."""
+        """Return the outputs of config/published.yaml; raise ConfigurationError for a mistake in it."""
         experiments = load_published(root)
         return cls(experiments, dict.fromkeys(experiments, "published.yaml"), root, directory, "config/published.yaml")
 
     def ids(self, kind: str) -> list[str]:
-        """All outputs of a kind."""
+        """Return all outputs of a kind."""
         return [output for experiment in self.experiments.values() for output in getattr(experiment, kind)]
 
     def owner(self, kind: str, output: str) -> tuple[Experiment, str | ScoreTable]:
-        """The experiment that has an output, and what it says of it. ConfigurationError if there is none."""
+        """Return the experiment that has an output, and the output's entry. ConfigurationError if there is none."""
         for experiment in self.experiments.values():
             if output in getattr(experiment, kind):
                 return experiment, getattr(experiment, kind)[output]
         raise ConfigurationError(f"{self.owner_name} has no {kind}.{output}; it has {', '.join(self.ids(kind))}")
 
     def drawings(self) -> list[Drawing]:
-        """Return all outputs by kind and module."""
+        """Return all outputs, grouped by kind and module."""
         return [drawing for kind in FORMS for drawing in self._drawings(kind)]
 
     def _drawings(self, kind: str) -> list[Drawing]:
@@ -146,32 +146,32 @@ class Outputs:
         ]
 
     def stem(self, kind: str, output: str) -> Path:
-        """Return the files of an output without their ends."""
+        """Return the path of an output without its suffix."""
         folder = self.directory / ("figures" if kind == "figures" else "tables")
         return folder / (f"{output}_side_by_side" if kind == "side_by_side" else output)
 
     @property
     def definitions(self) -> list[str]:
-        """The configuration files of all experiments."""
+        """Return the configuration files of all experiments."""
         return self._in_config(*dict.fromkeys(self.configured.values()))
 
     @property
     def data(self) -> list[str]:
-        """Return the files of numbers beside them."""
+        """Return the files of the paper's numbers in the same directory."""
         return sorted(map(str, (self.directory / "data").glob("*.csv")))
 
     @property
     def sources(self) -> list[str]:
-        """Return the files that all of them are made from."""
+        """Return the input files of all outputs."""
         return [*self.data, *self.definitions]
 
     @property
     def files(self) -> list[str]:
-        """Every file of every kind."""
+        """Return every file of every kind."""
         return [file for kind in FORMS for file in self.files_of(kind)]
 
     def files_of(self, kind: str) -> list[str]:
-        """Every file of a kind."""
+        """Return every file of a kind."""
         return [f"{self.stem(kind, output)}.{form}" for output in self.ids(kind) for form in FORMS[kind]]
 
     def _in_config(self, *names: str) -> list[str]:
@@ -179,7 +179,7 @@ class Outputs:
 
 
 def _possible(outputs: Mapping[str, Any], task: TaskSettings, matrix: Matrix) -> dict[str, Any]:
-    """Of an experiment's outputs of one kind, those whose numbers its evaluation gives."""
+    """Return an experiment's outputs of one kind whose numbers its evaluation provides."""
     return {output: entry for output, entry in outputs.items() if _is_possible(entry, task, matrix)}
 
 

@@ -1,4 +1,4 @@
-"""Names that become file names, and paths that the configuration gives: one rule for each."""
+"""Rules for names that become file names, and for paths in the configuration."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ import tempfile
 from pathlib import Path
 
 NAME_LENGTH = 64
-"""Of a name, in characters. The longest file names hold a model and a method: logs of evaluations. So they keep below
-the 255 bytes that file systems allow."""
+"""Maximal length of a name in characters. The longest file names contain a model and a method (logs of evaluations) and
+stay below the limit of 255 bytes of file systems."""
 RESERVED = ("all", "base", "cached", "published", "standalone")
-"""The word for every method or experiment, the base model's row in tables, and what else `results/` has."""
+"""Names with a meaning of their own: every method or experiment, the base model's row in tables, and other folders of
+`results/`."""
 _NAME = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
 _OUTPUT = re.compile(r"[a-z0-9]+(_[a-z0-9]+)*")
 _VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[A-Za-z_]\w*)\})", re.ASCII)
 
 
 def check_name(name: str) -> str:
-    """The name of a preset, an experiment, a model or a method. ValueError for what is none."""
+    """Return the name of a preset, experiment, model or method; raise ValueError for an invalid one."""
     return _checked(name, _NAME, ". _ or -", RESERVED, "my_method")
 
 
 def check_output(name: str) -> str:
-    """The name of a table or a figure. ValueError for what is none."""
+    """Return the name of a table or figure; raise ValueError for an invalid one."""
     if name.endswith("_side_by_side"):
         raise ValueError(f"{name!r} cannot be a name: `side_by_side` gives its tables this end; leave it out here")
     return _checked(name, _OUTPUT, "_", (), "my_table")
@@ -40,9 +41,9 @@ def _checked(name: str, form: re.Pattern[str], between: str, reserved: tuple[str
 
 
 def expanded(text: str) -> str:
-    """A path as the configuration gives it, with `~`, `~user`, `$NAME` and `${NAME}` replaced; `$$` is a dollar sign.
+    """Return a path of the configuration with `~`, `~user`, `$NAME` and `${NAME}` replaced; `$$` is a dollar sign.
 
-    ValueError for an unknown user, for a variable that is not set, and for what cannot be a path in a workflow.
+    Raises ValueError for an unknown user, an unset variable, and a path that a workflow cannot use.
     """
     head, slash, rest = text.partition("/") if text.startswith("~") else ("", "", text)
     home = os.path.expanduser(head)
@@ -72,13 +73,13 @@ def _value(variable: re.Match[str]) -> str:
 
 
 def as_written(path: str) -> str:
-    """What `expanded` makes this path of."""
+    """Return the text from which `expanded` makes this path."""
     escaped = path.replace("$", "$$")
     return f"./{escaped}" if path.startswith("~") else escaped
 
 
 def why_no_directory(path: Path) -> str | None:
-    """What is in the way of a directory, which need not be there yet; None: nothing."""
+    """Return why a directory cannot exist at this path (it need not exist yet); None if nothing prevents it."""
     place = next(place for place in (path, *path.parents, Path()) if os.path.lexists(place))
     if place.is_dir():
         return None
@@ -88,7 +89,7 @@ def why_no_directory(path: Path) -> str | None:
 
 
 def make_writable(directory: Path) -> None:
-    """Make a directory where it is absent. OSError, with its name, where no file can be made in it."""
+    """Make a directory if it is absent. OSError, with its name, if no file can be made in it."""
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(prefix=".dara-", dir=directory):
         pass

@@ -1,4 +1,4 @@
-"""The plan of one preset as files: which runs there are, where their files are, and what the Snakemake rules ask.
+"""The plan of one preset as files: its runs, the paths of their files, and the functions that Snakemake rules call.
 
 Methods with an argument `wildcards` are functions of rules: Snakemake calls them with the wildcards of a job.
 """
@@ -30,7 +30,7 @@ from dara.store import canonical_json
 RUN_FILES = ("metrics.jsonl", "rewards.npz", "samples.jsonl.gz", "timings.json", "manifest.json")
 FRAMES = ("runs", "training_curves", "checkpoint_scores", "score_intervals", "crossings", "energies")
 GATHERING = Resources(cpus=1, memory_gb=8, hours=1)
-"""What a job needs that only finds the parts of an evaluation complete."""
+"""Resources of a job that only checks that all parts of an evaluation are complete."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class WorkflowPlan:
 
     @cached_property
     def matrix(self) -> RunMatrix:
-        """The runs of the preset. ConfigurationError for a combination of settings that makes no run."""
+        """Return the runs of the preset. ConfigurationError for a combination of settings that makes no run."""
         try:
             return plan_runs(self.configuration)
         except ValidationError as error:
@@ -76,40 +76,40 @@ class WorkflowPlan:
 
     @property
     def reuse(self) -> str:
-        """Return whether cached runs are taken: matching, only or none."""
+        """Return whether cached runs are used: matching, only or none."""
         return self.configuration.preset.reuse
 
     @property
     def other_presets(self) -> list[str]:
-        """Return the names of the presets in config/presets/ that this workflow is not of."""
+        """Return the names of the other presets in config/presets/."""
         return sorted({path.stem for path in (self.root / "config" / "presets").glob("*.yaml")} - {self.name})
 
     @cached_property
     def paths(self) -> Paths:
-        """Where files are, relative to the directory in which the workflow runs."""
+        """Return the paths of files, relative to the directory in which the workflow runs."""
         preset = self.configuration.preset
         return Paths(Path(preset.results), preset.preset, Path(preset.scratch))
 
     @cached_property
     def outputs(self) -> Outputs:
-        """The tables and figures of the preset."""
+        """Return the tables and figures of the preset."""
         return Outputs.of_preset(self.configuration, self.root, self.paths.root)
 
     @cached_property
     def published(self) -> Outputs:
-        """Those of the authors' numbers."""
+        """Return the tables and figures of the paper's numbers."""
         return Outputs.of_published(self.root, self.paths.published)
 
     def make_directories(self) -> None:
-        """Make the directories of results and scratch. OSError, with the name, for one that cannot be written."""
+        """Make the directories of results and scratch. OSError, with the name, for one that is not writable."""
         for directory in (self.paths.root, *([self.paths.scratch] if self.reuse != "only" else [])):
             make_writable(directory)
 
-    # --- what is cached -----------------------------------------------------------------------------------------------
+    # --- cached results -----------------------------------------------------------------------------------------------
 
     @cached_property
     def cached(self) -> set[str]:
-        """Ids of the runs that are taken from results/cached/."""
+        """Return the ids of the runs that are taken from results/cached/."""
         if self.reuse == "none":
             return set()
         return {
@@ -120,7 +120,7 @@ class WorkflowPlan:
 
     @cached_property
     def cached_bases(self) -> set[str]:
-        """Ids of the base models whose scores are taken from there: all runs that start from them are."""
+        """Return the ids of base models with cached scores: all runs that start from them are cached."""
         left = {base_id(spec.model) for run, spec in self.matrix.runs.items() if run not in self.cached}
         return {
             base
@@ -130,7 +130,7 @@ class WorkflowPlan:
 
     @cached_property
     def outdated(self) -> set[str]:
-        """Ids of those whose scores there are of an older scorer: their responses there are scored again."""
+        """Return the ids of cached runs and base models scored by an older scorer; their responses are scored again."""
         return {
             name
             for name in self.cached | self.cached_bases
@@ -142,21 +142,21 @@ class WorkflowPlan:
 
     @cached_property
     def bases(self) -> dict[str, str]:
-        """Base id -> model id of every base model."""
+        """Return base id -> model id of every base model."""
         return {base_id(spec): name for name, spec in self.matrix.models.items()}
 
     def spec(self, name: str) -> RunSpec:
-        """Return the specification of a run; of a base model, that of a run that starts from it."""
+        """Return the specification of a run; for a base model, that of a run that starts from it."""
         if name in self.bases:
             return next(spec for spec in self.matrix.runs.values() if base_id(spec.model) == name)
         return self.matrix.runs[name]
 
     def run_directory(self, run: str) -> Path:
-        """Return where the published files of a run are: in the cache, or in the results of this preset."""
+        """Return the directory of a run's published files: in the cache, or in the results of this preset."""
         return self.paths.cached_run(run) if run in self.cached else self.paths.run(run)
 
     def manifest(self, name: str) -> str:
-        """Return the manifest that names the checkpoints of a run, or of a base model."""
+        """Return the manifest with the checkpoints of a run or base model."""
         directory = self.paths.model(self.bases[name]) if name in self.bases else self.run_directory(name)
         return str(directory / "manifest.json")
 
@@ -176,9 +176,9 @@ class WorkflowPlan:
         return canonical_json(kinds[wildcards.kind][wildcards.name])
 
     def configuration_json(self) -> str:
-        """Return the merged configuration, so that later steps read what this workflow was given.
+        """Return the merged configuration for configuration.json; later steps and commands read it.
 
-        Without what changes no result: where checkpoints are, and how runs are chosen when none comes from the cache.
+        It omits settings that change no result: where checkpoints are, and how runs are chosen when none is cached.
         """
         preset = self.configuration.preset.model_dump(mode="json", exclude={"scratch"})
         return json.dumps(preset | {"reuse": "matching" if self.cached else "none"}, sort_keys=True)
@@ -186,26 +186,26 @@ class WorkflowPlan:
     # --- preparation and training -------------------------------------------------------------------------------------
 
     def model_data(self, wildcards: Any) -> list[str]:
-        """Return the manifest of the data that a base model starts from; none for a published model."""
+        """Return the manifest of the data that a base model starts from; none for a hub model."""
         spec = self.matrix.models[wildcards.model]
         return [self.prepared(data_id(spec.data))] if isinstance(spec, ModelSpec) else []
 
     def training_inputs(self, wildcards: Any) -> dict[str, str]:
-        """Return the manifests of the data and of the base model of a run."""
+        """Return the manifests of the data and the base model of a run."""
         spec = self.matrix.runs[wildcards.run]
         model = self.paths.model(model_id(spec.model)) / "manifest.json"
         return {"data": self.prepared(data_id(spec.data)), "model": str(model)}
 
     @property
     def fetching(self) -> str:
-        """Return how published data and models are fetched, for the command line."""
+        """Return the settings for fetching public data and models, for the command line."""
         preset = self.configuration.preset
         keys = ("hub_mirror", "data_local", "models_local", "scratch")
         return json.dumps({key: getattr(preset, key) for key in keys}, sort_keys=True)
 
     @property
     def training_options(self) -> str:
-        """Return the options of a training that change no result."""
+        """Return the training options that change no result."""
         preset = self.configuration.preset
         hardware = canonical_json(preset.resources) if preset.resources else None
         options = {
@@ -220,15 +220,15 @@ class WorkflowPlan:
 
     @property
     def evaluated(self) -> list[str]:
-        """Return the base models and runs that are evaluated: those for which an experiment asks for it."""
+        """Return the base models and runs that at least one experiment evaluates."""
         return [name for name in (*self.bases, *self.matrix.runs) if self.matrix.evaluations[name]]
 
     def benchmarks_of(self, name: str) -> tuple[Benchmark, ...]:
-        """Return what a run or a base model is evaluated on."""
+        """Return the benchmarks on which a run or a base model is evaluated."""
         return tuple(self.matrix.evaluations[name])
 
     def settings(self, name: str, evaluation: str) -> Benchmark:
-        """Return the settings of an evaluation of a run or a base model, by its id."""
+        """Return the settings of an evaluation of a run or base model, by its id."""
         settings = {evaluation_id(one): one for one in self.benchmarks_of(name)}
         check_known("scores", evaluation, settings, f"a benchmark on which this preset evaluates {name}")
         return settings[evaluation]
@@ -239,12 +239,12 @@ class WorkflowPlan:
 
     @property
     def evaluation_python(self) -> str:
-        """Return the Python of the environment that generates."""
+        """Return the Python of the environment that generates responses."""
         environment = self.configuration.preset.evaluation_environment
         return str(python_of(self.root / environment)) if environment else "python"
 
     def cases(self, name: str, evaluation: str) -> str:
-        """Return the manifest of the data whose cases are used: a run's own held-out ones, or a public benchmark's."""
+        """Return the manifest of the data with the cases: a run's own held-out ones, or a public benchmark's."""
         benchmark = self.settings(name, evaluation).name
         public = definition(benchmark).kind == "published"
         return self.prepared(benchmark if public else data_id(self.spec(name).data))
@@ -254,21 +254,21 @@ class WorkflowPlan:
         return {"manifest": self.manifest(wildcards.run), "data": self.cases(wildcards.run, wildcards.evaluation)}
 
     def steps(self, name: str, evaluation: str) -> list[int]:
-        """Return the steps that jobs evaluate: those that are asked for, and those whose responses are there already.
+        """Return the steps that jobs evaluate: the requested ones, and those that already have responses.
 
-        So an experiment that asks for less loses nothing, and parts add to what is there where one asks for more.
+        So an experiment that requests fewer steps loses no responses, and parts add to them if one requests more.
         """
         settings = self.settings(name, evaluation)
         return sorted({*self.matrix.evaluations[name][settings], *steps_made(self.paths.evaluation(name, settings))})
 
     def steps_option(self, wildcards: Any) -> str:
-        """Return these steps, for the command line."""
+        """Return the result of `steps`, for the command line."""
         return ",".join(map(str, self.steps(wildcards.run, wildcards.evaluation)))
 
     def parts(self, name: str, evaluation: str) -> list[str]:
-        """Return what the jobs leave that share the checkpoints of a run; nothing where one job makes all."""
+        """Return the outputs of the jobs that share the checkpoints of a run; empty if one job evaluates all."""
         settings = self.settings(name, evaluation)
-        if definition(settings.name).kind == "validation":  # takes minutes
+        if definition(settings.name).kind == "validation":  # takes minutes only
             return []
         jobs = min(self.configuration.preset.evaluation_jobs, len(self.steps(name, evaluation)))
         files = [f"part{number}of{jobs}.done" for number in range(1, jobs + 1)] if jobs > 1 else []
@@ -279,67 +279,67 @@ class WorkflowPlan:
         return self.parts(wildcards.run, wildcards.evaluation)
 
     def scoring_inputs(self, wildcards: Any) -> dict[str, str]:
-        """Return the file that says that all responses are there, beside which they are, and the cases' manifest."""
+        """Return the file that marks the responses (in its directory) as complete, and the cases' manifest."""
         run, settings = wildcards.run, self.settings(wildcards.run, wildcards.evaluation)
         made = self.paths.evaluation(run, settings) / RESPONSES
         responses = self.paths.cached_evaluation(run, settings) / SCORES if run in self.outdated else made
         return {"responses": str(responses), "data": self.cases(run, wildcards.evaluation)}
 
     def score_directory(self, name: str, benchmark: Benchmark) -> Path:
-        """Return where the scores of a run or a base model on a benchmark are."""
+        """Return the directory with the scores of a run or base model on a benchmark."""
         in_cache = name in (self.cached | self.cached_bases) - self.outdated
         return (self.paths.cached_evaluation if in_cache else self.paths.evaluation)(name, benchmark)
 
     @property
     def score_directories(self) -> dict[str, dict[str, Path]]:
-        """Return those of every run and base model, by the name of the benchmark."""
+        """Return the score directories of every run and base model, by the name of the benchmark."""
         return {
             name: {one.name: self.score_directory(name, one) for one in self.benchmarks_of(name)}
             for name in self.evaluated
         }
 
     def score_files(self, name: str) -> list[str]:
-        """Return the files that say that a run or a base model has been scored on its benchmarks."""
+        """Return the files that mark a run or base model as scored on its benchmarks."""
         return [str(self.score_directory(name, one) / SCORES) for one in self.benchmarks_of(name)]
 
     @property
     def scored(self) -> list[str]:
-        """Return those of every run and base model."""
+        """Return the `score_files` of every run and base model."""
         return [file for name in self.evaluated for file in self.score_files(name)]
 
     def due_steps(self, name: str, benchmark: Benchmark) -> set[int]:
-        """Return the steps at which scores are due: those asked for, as far as a diverged run has checkpoints."""
+        """Return the steps that need scores: the requested ones, as far as a diverged run has checkpoints."""
         manifest, steps = Path(self.manifest(name)), {*self.matrix.evaluations[name][benchmark]}
         return steps & {*saved_steps(manifest)} if manifest.is_file() else steps
 
     def is_scored(self, name: str, benchmark: Benchmark) -> bool:
-        """Return whether a run or a base model has the scores of a benchmark that are due."""
+        """Return whether a run or base model has all due scores of a benchmark."""
         return covers(self.score_directory(name, benchmark), self.due_steps(name, benchmark))
 
     def unscored(self, name: str) -> list[str]:
-        """Return the ids of the evaluations of which a run or a base model lacks scores that are due."""
+        """Return the ids of the evaluations of which a run or base model lacks due scores."""
         return [evaluation_id(one) for one in self.benchmarks_of(name) if not self.is_scored(name, one)]
 
     # --- hardware of jobs ---------------------------------------------------------------------------------------------
 
     def resources(self, name: str) -> Resources:
-        """Return the hardware of a run or a base model: the preset's, or that of its model."""
+        """Return the hardware of a run or base model: the preset's, or that of its model."""
         own = self.configuration.models[self.spec(name).model.name].resources
         return self.configuration.preset.resources or own
 
     def hardware(self, rule: str, name: str, evaluation: str = "") -> Resources:
-        """Return what a job of a rule (train, evaluate or evaluate_part) asks for: `gpus`, `cpus`, memory and time."""
+        """Return the resources of a job of a rule (train, evaluate or evaluate_part): GPUs, CPUs, memory, time."""
         own = self.resources(name)
-        if rule == "train":  # on a Ray cluster that runs already, its GPUs are not the job's
+        if rule == "train":  # the GPUs of an existing Ray cluster are not the job's
             return own.model_copy(update={"gpus": 0}) if self.configuration.preset.ray_address else own
         return GATHERING if rule == "evaluate" and self.parts(name, evaluation) else own.evaluation
 
     def asks(self, rule: str, key: str) -> Callable[[Any], Any]:
-        """Return the function of wildcards that gives one value of `hardware`."""
+        """Return the function of wildcards that returns one value of `hardware`."""
         return lambda wildcards: getattr(self.hardware(rule, wildcards.run, wildcards.get("evaluation")), key)
 
     def scoring_cores(self, wildcards: Any) -> int:
-        """Return the cores that score responses: one for the benchmarks of the laptop, which are small."""
+        """Return the number of cores that score responses: one for the laptop's small benchmarks."""
         return 16 if self._definition(wildcards).kind == "published" else 1
 
     def scorer_version(self, wildcards: Any) -> int:

@@ -1,4 +1,4 @@
-"""A user's own method, reward or data source: from 'my_file.py:function' or 'package.module:function' to it."""
+"""Loading of a user's own method, reward or data source from 'my_file.py:function' or 'package.module:function'."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from dara.places import expanded
 
 METHOD, REWARD, DATA = "my_methods.py:contributions", "my_rewards.py:brevity", "my_data.py:problems"
-"""What each kind is called in messages that show the form."""
+"""An example of each kind, for messages that show the form."""
 
 
 def load_function(
@@ -23,7 +23,7 @@ def load_function(
 ) -> tuple[Callable[..., Any], ModuleType]:
     """Return the function or class that the string names, and its module. ValueError if there is none.
 
-    A file is relative to base_dir (the working directory without one) and is run again at each call. example: one of
+    A file is relative to base_dir (default: the working directory) and is executed again at each call. example: one of
     METHOD, REWARD and DATA.
     """
     path = source_file(function, base_dir, example=example)
@@ -37,9 +37,9 @@ def load_function(
 
 
 def source_file(function: str, base_dir: str | Path | None = None, *, example: str = METHOD) -> Path:
-    """Return the file that the string's function is read from; its bytes belong to a run's identity.
+    """Return the file that contains the string's function; its bytes belong to a run's identity.
 
-    Nothing is executed but the packages above the module. ValueError if there is no such file.
+    Only the packages above the module are executed. ValueError if there is no such file.
     """
     form = f"{example!r} (a file) or 'package.module:function'"
     source, colon, name = str(function).rpartition(":")
@@ -61,7 +61,7 @@ def source_file(function: str, base_dir: str | Path | None = None, *, example: s
 
 
 def source_sha256(function: str, base_dir: str | Path | None = None, *, example: str = METHOD) -> str:
-    """Return the checksum (64 hex digits) of that file, so that an edited function is another one."""
+    """Return the checksum (64 hex digits) of the function's file, so that an edited function is a new one."""
     return hashlib.sha256(source_file(function, base_dir, example=example).read_bytes()).hexdigest()
 
 
@@ -86,7 +86,7 @@ def _run_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look their module up there
     try:
-        # Compiled here and not by the loader, whose cached bytecode can be older than a file saved a moment ago.
+        # Compiled here, not by the loader: its cached bytecode can be older than a file that was just saved.
         exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), vars(module))
     except Exception as error:  # a user's code, which may raise anything
         del sys.modules[name]

@@ -1,4 +1,4 @@
-"""What must be right before a job runs: profiles, GPUs, environments, what is fetched, cached runs, a free clone.
+"""Checks before a job runs: profiles, GPUs, environments, fetched inputs, cached runs, the lock of the clone.
 
 `check_settings` runs while Snakemake reads the rules, so a dry run reports its mistakes too; `start_jobs` runs in
 `onstart`, which Snakemake calls only where jobs will run.
@@ -39,7 +39,7 @@ _held = ExitStack()  # closed by the end of the process, as a workflow's lock sh
 def check_settings(plan: WorkflowPlan, workflow: Any) -> None:
     """Raise ConfigurationError for the first mistake in methods, profiles or numbers of GPUs.
 
-    workflow: Snakemake's own, which knows the resources of all profiles and of the command line.
+    workflow: Snakemake's workflow object, which knows the resources of all profiles and of the command line.
     """
     check_method_parameters(plan.configuration)
     check_profile_files(plan.root)
@@ -49,10 +49,10 @@ def check_settings(plan: WorkflowPlan, workflow: Any) -> None:
 
 
 def start_jobs(plan: WorkflowPlan, workflow: Any) -> None:
-    """Hold the clone until this process ends, and check what jobs will need.
+    """Lock the clone until this process ends, and check what jobs will need.
 
-    The lock is the kernel's: it dies with its process, so nothing is left to unlock after a crash. The profiles turn
-    off Snakemake's own lock, whose files stay behind.
+    The kernel releases the lock when its process ends, so there is nothing to unlock after a crash. The profiles turn
+    off Snakemake's own lock, whose files remain after a crash.
 
     Raises:
         ConfigurationError: another workflow runs here, or something is missing without which a job would fail, be
@@ -78,7 +78,10 @@ def start_jobs(plan: WorkflowPlan, workflow: Any) -> None:
 
 
 def check_slurm(status_command: str | None) -> None:
-    """ConfigurationError where no Slurm answers from this machine. status_command: how the executor asks for jobs."""
+    """Raise ConfigurationError if Slurm does not answer from this machine.
+
+    status_command: the command by which the executor queries jobs.
+    """
     where = "executor slurm"
     absent = [program for program in SLURM_PROGRAMS if shutil.which(program) is None]
     if absent:
@@ -87,7 +90,7 @@ def check_slurm(status_command: str | None) -> None:
             "cluster (where a module loads Slurm, after `module load`), or run it here: --profile profiles/local"
         )
     sacct = status_command == "sacct" and shutil.which("sacct")
-    question = ["sacct" if sacct else "squeue", "--noheader", "--name", "none"]  # as the executor asks, again and again
+    question = ["sacct" if sacct else "squeue", "--noheader", "--name", "none"]  # the executor's repeated query
     try:
         said = subprocess.run(question, capture_output=True, text=True, timeout=SLURM_SECONDS, check=False)
     except subprocess.TimeoutExpired:
@@ -109,7 +112,7 @@ def refuse_other_preset(plan: WorkflowPlan, preset: str, file: str) -> None:
 
 
 def check_available(plan: WorkflowPlan) -> None:
-    """ConfigurationError that lists published data and models which are neither here nor within reach."""
+    """Raise ConfigurationError that lists public data and models which are neither here nor reachable."""
     models = [spec for spec in plan.matrix.models.values() if isinstance(spec, HubModel)]
     data = [spec for spec in plan.matrix.data.values() if isinstance(spec, HubData)]
     if plan.reuse == "only" or not (models or data):
@@ -128,7 +131,7 @@ def check_available(plan: WorkflowPlan) -> None:
 
 
 def check_environments(plan: WorkflowPlan) -> None:
-    """ConfigurationError if an environment that trains or generates is not there."""
+    """Raise ConfigurationError if an environment for training or generation does not exist."""
     preset = plan.configuration.preset
     engines = {spec.engine for run, spec in plan.matrix.runs.items() if run not in plan.cached}
     needed = {"training": preset.training_environment} if any(ENGINES[name].program for name in engines) else {}
@@ -142,7 +145,7 @@ def check_environments(plan: WorkflowPlan) -> None:
 
 
 def check_hardware(plan: WorkflowPlan) -> None:
-    """ConfigurationError for hardware on which a run that is to be made cannot be trained or evaluated."""
+    """Raise ConfigurationError for hardware on which a run that is not cached cannot be trained or evaluated."""
     for run in set(plan.matrix.runs) - plan.cached if plan.reuse != "only" else ():
         spec, resources = plan.matrix.runs[run], plan.resources(run)
         try:
@@ -159,7 +162,7 @@ def check_hardware(plan: WorkflowPlan) -> None:
 
 
 def check_gpus(plan: WorkflowPlan, asked: Asked) -> None:
-    """ConfigurationError where `set-resources` gives jobs another number of GPUs than what they start will use."""
+    """Raise ConfigurationError if `set-resources` sets a number of GPUs that differs from what the jobs use."""
     for run in sorted(set(plan.matrix.runs) - plan.cached) if plan.reuse != "only" else ():
         spec, used = plan.matrix.runs[run], plan.hardware("train", run).gpus
         given = gpus_asked(asked, "train", used)
@@ -180,9 +183,9 @@ def check_gpus(plan: WorkflowPlan, asked: Asked) -> None:
 
 
 def check_trackers(plan: WorkflowPlan) -> None:
-    """ConfigurationError if a tracker's package is missing here, where runs of the small engine are made.
+    """Raise ConfigurationError if a tracker's package is missing here and runs of the small engine are made.
 
-    Those of OpenRLHF are made in another environment, whose file has both packages.
+    Runs of OpenRLHF are made in another environment, whose file has both packages.
     """
     from dara.training import run_files
 
@@ -194,7 +197,7 @@ def check_trackers(plan: WorkflowPlan) -> None:
 
 
 def check_preset_of_files(values: Mapping[str, Any], files: Sequence[Path]) -> None:
-    """ConfigurationError where `--config preset=NAME` would put one preset's matrix into the results of another."""
+    """Raise ConfigurationError if `--config preset=NAME` would write a preset's runs into another's results."""
     if not {"experiments", "extends"} & values.keys():
         raise ConfigurationError(
             f"{files[-1]}: is no preset: it has neither `extends` nor `experiments`, and a --configfile takes the "
@@ -211,7 +214,7 @@ def check_preset_of_files(values: Mapping[str, Any], files: Sequence[Path]) -> N
 
 
 def check_cached_only(plan: WorkflowPlan) -> None:
-    """ConfigurationError that names a run which is not cached, where the preset says `reuse: only`."""
+    """Raise ConfigurationError that names a run which is not cached, if the preset has `reuse: only`."""
     missing = [run for run in plan.matrix.runs if run not in plan.cached]
     if plan.reuse != "only" or not (missing or plan.outdated):
         return
@@ -231,7 +234,7 @@ def check_cached_only(plan: WorkflowPlan) -> None:
 
 
 def python_of(environment: Path) -> Path:
-    """The Python of a virtual environment."""
+    """Return the Python of a virtual environment."""
     return environment / "bin" / "python"
 
 

@@ -1,7 +1,7 @@
-"""Mistakes in profiles that Snakemake takes without a word: a key that it ignores, an unknown rule or resource.
+"""Mistakes in profiles that Snakemake accepts silently: an ignored key, an unknown rule or resource.
 
-A profile is a folder of profiles/ with its `config.yaml` and the site files beside it. What comes from elsewhere is
-known only as Snakemake's `ResourceSettings`, which no longer say where a value is from.
+A profile is a folder of profiles/ with a `config.yaml` and site files. Settings from elsewhere are known only as
+Snakemake's `ResourceSettings`, which do not say where a value is from.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ MAPPINGS = (
     *("set-threads", "set-resources", "default-resources", "resources", "set-scatter", "set-resource-scopes"),
     *("batch", "config", "groups", "group-components", "consider-ancient"),
 )
-"""The keys under which Snakemake reads a mapping; under any other it drops one."""
+"""The keys under which Snakemake reads a mapping; it drops a mapping under any other key."""
 OF_RULES = ("set-threads", "groups", "consider-ancient", "set-resources")
 SLURM = (
     *("slurm_account", "slurm_partition", "slurm_extra", "slurm_cluster", "cluster", "clusters", "constraint", "qos"),
     *("runtime", "mem_mb", "mem_mb_per_cpu", "cpus_per_task", "cpus_per_gpu", "gpu", "gpu_model", "gres"),
     *("nodes", "mpi", "tasks", "tasks_per_gpu", "tasks_per_node"),
 )
-"""What the Slurm executor reads of a job; everything else it passes over."""
+"""The job resources that the Slurm executor reads; it ignores all others."""
 SNAKEMAKES = ("mem", "mem_mb", "mem_mib", "disk", "disk_mb", "disk_mib", "tmpdir")
 EXECUTORS = ("local", "slurm")
-"""Those of which it is known what they read."""
+"""The executors whose resources are known."""
 COUNTED = ("gpu", "runtime")
 ELSEWHERE = "command line or profile"
 
 Settings = Mapping[str, list[str]]
 """Key of a profile -> its entries, as they would be on the command line: train=4, train:gpu=4, mem_mb=4000."""
 Asked = Mapping[str, Mapping[str, Any]]
-"""Rule -> resource -> what a profile or the command line makes jobs of the rule ask for."""
+"""Rule -> resource -> value that a profile or the command line sets for jobs of the rule."""
 
 
 def check_profile_files(root: Path, folders: Iterable[Path] | None = None) -> None:
-    """Raise ConfigurationError, naming file and key, for the first mistake in a file of profiles/ (or of `folders`)."""
+    """Raise ConfigurationError, with file and key, for the first mistake in profiles/ (or in `folders`)."""
     rules = rules_of(root)
     for folder in sorted((root / "profiles").glob("*/")) if folders is None else folders:
         sources = {path: profile_settings(path) for path in sorted(folder.glob("*.yaml"))}
@@ -82,7 +82,7 @@ def _check_rules(where: str, names: Iterable[str], rules: list[str]) -> None:
 def _check_resources(
     given: list[tuple[str, str]], asked: set[str], limited: set[str], limits: list[tuple[str, str]]
 ) -> None:
-    """Check what jobs ask for, and the limits; each with its place."""
+    """Check the resources of jobs, and the limits; each with its place."""
     known = {*SLURM, *SNAKEMAKES}
     for where, name in given:
         check_known(where, name, known | limited, "a resource that anything reads")
@@ -91,7 +91,7 @@ def _check_resources(
 
 
 def read_profile(path: Path) -> dict[str, Any]:
-    """Return the content of a profile's file. ConfigurationError for a mapping that Snakemake drops."""
+    """Return the content of a profile's file. ConfigurationError for a mapping that Snakemake would drop."""
     content = read_yaml(path)
     for key, value in content.items():
         if isinstance(value, Mapping) and "__use_yte__" not in content:  # in a template, a condition holds a mapping
@@ -100,7 +100,7 @@ def read_profile(path: Path) -> dict[str, Any]:
 
 
 def profile_settings(path: Path) -> Settings:
-    """Return what Snakemake takes from a profile. See `read_profile` for errors."""
+    """Return the settings that Snakemake reads from a profile. See `read_profile` for errors."""
     from snakemake.profiles import ProfileConfigFileParser
 
     read_profile(path)
@@ -110,14 +110,14 @@ def profile_settings(path: Path) -> Settings:
 
 
 def set_resources(profiles: Iterable[Path], root: Path) -> dict[str, dict[str, int]]:
-    """Return the gpu and runtime that profiles make rules ask for. A later profile's `set-resources` replace all.
+    """Return the gpu and runtime that profiles set for rules. A later profile's `set-resources` replace all.
 
     Args:
         profiles: directories with a config.yaml, or YAML files.
         root: the repository.
 
     Raises:
-        ConfigurationError: a profile is not there, or asks for something that is no number.
+        ConfigurationError: a profile does not exist, or a resource is not a number.
     """
     asked: dict[str, dict[str, int]] = {}
     for profile in profiles:
@@ -140,7 +140,7 @@ def set_resources(profiles: Iterable[Path], root: Path) -> dict[str, dict[str, i
 
 
 def _number(where: str, name: str, value: Any) -> int:
-    """Return a resource as Snakemake understands it: 600, "600", and for a runtime "10h"."""
+    """Return a resource as Snakemake reads it: 600, "600", and for a runtime "10h"."""
     from snakemake.exceptions import WorkflowError
     from snakemake.resources import Resource
 
@@ -155,25 +155,25 @@ def _number(where: str, name: str, value: Any) -> int:
 
 
 def _names(settings: Settings, key: str) -> list[str]:
-    """Return the names that the entries of a key begin with."""
+    """Return the names at the beginning of the entries of a key."""
     return [re.split("[:=]", entry)[0] for entry in settings.get(key, ())]
 
 
 def _resources_of(settings: Settings) -> list[tuple[str, str]]:
-    """Return the resources that jobs ask for, each with its key."""
+    """Return the resources of jobs, each with its key."""
     own = [entry.partition(":") for entry in settings.get("set-resources", ())]
     of_rules = [(f"set-resources.{rule}", assigned.partition("=")[0]) for rule, _, assigned in own]
     return of_rules + [("default-resources", name) for name in _names(settings, "default-resources")]
 
 
 def rules_of(root: Path) -> list[str]:
-    """Return the names of all rules, those too that `reuse: only` leaves out."""
+    """Return the names of all rules, including those that `reuse: only` leaves out."""
     files = [*root.glob("Snakefile"), *sorted((root / "workflow" / "rules").glob("*.smk"))]
     return [name for file in files for name in re.findall(r"^ *rule (\w+):", file.read_text(encoding="utf-8"), re.M)]
 
 
 def gpus_asked(asked: Asked, rule: str, own: int) -> int:
-    """Return the GPUs that the jobs of a rule ask for: `own`, unless `set-resources` names another number."""
+    """Return the GPUs of the jobs of a rule: `own`, unless `set-resources` gives another number."""
     said = {name: str(resource.raw).strip("'\"") for name, resource in asked.get(rule, {}).items()}
     gres = re.fullmatch(r"gpu(?::[\w.]+)??(?::(\d+))?", said.get("gres", ""))
     gpu = said.get("gpu", "")
@@ -181,7 +181,7 @@ def gpus_asked(asked: Asked, rule: str, own: int) -> int:
 
 
 def setting_of(root: Path, rule: str) -> str:
-    """Return where `set-resources` of a rule may be from: files of profiles/ that have it, else the command line."""
+    """Return the possible origin of a rule's `set-resources`: files of profiles/ with it, else the command line."""
     files = [path for path in sorted((root / "profiles").glob("*/*.yaml")) if _sets(path, rule)]
     return f"{', '.join(_shown(path, root) for path in files) or ELSEWHERE}: set-resources.{rule}"
 

@@ -27,44 +27,44 @@ from dara.specs import (
 from dara.store import spec_hash
 
 CONTRACT = 1
-"""Version of what the trainers do with a specification; raised when the same specification gives other results."""
+"""Version of the trainers' behaviour; raised when the same specification gives other results."""
 
 
 def data_id(spec: AnyData) -> str:
-    """Name of a prepared data set."""
+    """Return the name of a prepared data set."""
     return f"{spec.source.rpartition(':')[2]}-{spec_hash(spec)}"
 
 
 def model_id(spec: AnyModel) -> str:
-    """Name of a base model."""
+    """Return the name of a base model."""
     return f"{spec.name}-{spec_hash(spec)}"
 
 
 def base_id(spec: AnyModel) -> str:
-    """Name under which the base model (step 0) is evaluated, once for all runs that start from it."""
+    """Return the name under which the base model (step 0) is evaluated, once for all runs that start from it."""
     return f"base-{model_id(spec)}"
 
 
 def run_id(spec: RunSpec) -> str:
-    """`<task>-<model>-<method>-g<G>-s<seed>-<hash8>`."""
+    """Return `<task>-<model>-<method>-g<G>-s<seed>-<hash8>`."""
     return f"{spec.task}-{spec.model.name}-{spec.method.name}-g{spec.group_size}-s{spec.seed}-{spec_hash(spec)}"
 
 
 def evaluation_id(settings: Benchmark) -> str:
-    """`<benchmark>-<hash8>`; the hash is of what decides the responses, not of what decides their scores alone."""
+    """Return `<benchmark>-<hash8>`; the hash covers settings of the responses, not those of scoring alone."""
     defaults = {name: type(settings).model_fields[name].default for name in SCORING_ONLY}
     return f"{settings.name}-{spec_hash(settings.model_copy(update=defaults))}"
 
 
 Evaluation = dict[Benchmark, tuple[int, ...]]
-"""What a run or a base model is evaluated on, and at which steps (0: the base model)."""
+"""Benchmark -> the steps at which a run or base model is evaluated on it (0: the base model)."""
 
 
 @dataclass(frozen=True)
 class RunMatrix:
     """The runs of a preset: specifications by run id, and the run ids of each experiment in the matrix's order.
 
-    evaluations: of each run id and base id, what any experiment with the run asks for; nothing where none asks.
+    evaluations: run id or base id -> what any experiment with the run requests; absent if none does.
     """
 
     runs: dict[str, RunSpec]
@@ -73,14 +73,14 @@ class RunMatrix:
 
     @property
     def data(self) -> dict[str, AnyData]:
-        """Every data set that a run or its base model needs, by data id."""
+        """Return every data set that a run or its base model needs, by data id."""
         specs = [run.data for run in self.runs.values()]
         specs += [run.model.data for run in self.runs.values() if isinstance(run.model, ModelSpec)]
         return {data_id(spec): spec for spec in specs}
 
     @property
     def models(self) -> dict[str, AnyModel]:
-        """Every base model, by model id."""
+        """Return every base model, by model id."""
         return {model_id(run.model): run.model for run in self.runs.values()}
 
 
@@ -102,7 +102,7 @@ def plan_runs(configuration: Configuration) -> RunMatrix:
 
 
 def joined(one: Mapping[Benchmark, Iterable[int]], other: Mapping[Benchmark, Iterable[int]]) -> Evaluation:
-    """What either of two evaluations asks for."""
+    """Return the union of two evaluations."""
     return {
         benchmark: tuple(sorted({*one.get(benchmark, ()), *other.get(benchmark, ())})) for benchmark in {**one, **other}
     }
@@ -134,7 +134,7 @@ def run_spec(
     shared = {name: getattr(settings, name) for name in TrainingSettings.model_fields}
     if matrix.learning_rate is not None:
         shared["optimizer"] = settings.optimizer.model_copy(update={"learning_rate": matrix.learning_rate})
-    if settings.filter and entry.filter_rounds:  # the number of rounds that this model needs
+    if settings.filter and entry.filter_rounds:  # the rounds that this model needs
         shared["filter"] = settings.filter.model_copy(update={"max_rounds": entry.filter_rounds})
     shared |= {
         "data": _data_spec(settings, entry, configuration.directory),
@@ -160,7 +160,7 @@ def run_spec(
 
 
 def _data_spec(settings: TaskSettings, entry: ModelEntry, directory: Path | None) -> AnyData:
-    """Return the task's data; public and own data is rendered with the model's own chat template."""
+    """Return the task's data; public data and own data are rendered with the model's own chat template."""
     data = settings.data
     changes = {"source_sha256": source_sha256(data.source, directory)} if isinstance(data, OwnData) else {}
     if isinstance(data, HubData | OwnData) and entry.hub:
@@ -175,7 +175,7 @@ def _model_spec(name: str, settings: TaskSettings, entry: ModelEntry) -> AnyMode
 
 
 def method_spec(configuration: Configuration, name: str) -> MethodSpec:
-    """The method as runs use it; a user's file enters with its checksum, so that an edited function is a new run."""
+    """Return the method as runs use it. It includes the checksum of a user's file: an edited function is a new run."""
     entry = configuration.methods[name]
     checksum = source_sha256(entry.function, configuration.directory) if entry.function else None
     return MethodSpec(name=name, function=entry.function, source_sha256=checksum, params=entry.params)
@@ -196,7 +196,7 @@ def check_source(spec: RunSpec, directory: Path | None) -> None:
 
 @dataclass(frozen=True)
 class Paths:
-    """Where the files of a preset are. `results`: what the workflow writes; `scratch`: checkpoints, unfinished work."""
+    """Paths of a preset's files. `results`: written by the workflow; `scratch`: checkpoints and unfinished work."""
 
     results: Path
     preset: str
@@ -214,9 +214,9 @@ class Paths:
 
     @property
     def published(self) -> Path:
-        """Return the folder of the authors' numbers, and of the tables and figures drawn from them."""
+        """Return the folder of the paper's numbers, and of the tables and figures drawn from them."""
         own = self.results / "published"
-        return own if own.is_dir() else Path("results/published")  # they are in git, wherever our results are
+        return own if own.is_dir() else Path("results/published")  # in git, even if the results are elsewhere
 
     def inputs(self, data: str) -> Path:
         """Return the folder of a prepared data set."""
@@ -227,11 +227,11 @@ class Paths:
         return self.root / "models" / model
 
     def run(self, run: str) -> Path:
-        """Return the folder of what a finished run published."""
+        """Return the folder of the published files of a finished run."""
         return self.root / "runs" / run
 
     def cached_run(self, run: str) -> Path:
-        """Return the folder of a run whose results are kept in git."""
+        """Return the folder of a run's results that are kept in git."""
         return self.results / "cached" / run
 
     def scores(self, run: str) -> Path:
@@ -243,5 +243,5 @@ class Paths:
         return self.scores(run) / evaluation_id(settings)
 
     def cached_evaluation(self, run: str, settings: Benchmark) -> Path:
-        """Return the folder of an evaluation whose results are kept in git."""
+        """Return the folder of an evaluation's results that are kept in git."""
         return self.cached_run(run) / evaluation_id(settings)

@@ -1,7 +1,7 @@
-"""Specifications: everything that decides the outcome of a data set, a base model, a run or an evaluation.
+"""Specifications: everything that determines the outcome of a data set, a base model, a run or an evaluation.
 
-Their checksums are identities (`dara.runs`), so a field that is added later has a default that means what was done
-before. Each model refuses unknown keys; `docs/configuration.md` is generated from the descriptions here.
+Their checksums are identities (`dara.runs`), so the default of a field that is added later must reproduce the previous
+behaviour. Each model rejects unknown keys; `docs/configuration.md` is generated from the descriptions here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NORMALIZATION = "token: methods that normalise over responses normalise over tok
 SAMPLER_SEED = "seed of the rollouts' sampling; none: the run's seed"
 
 SCORING_ONLY = ("length_limit", "seconds_per_case")
-"""Settings of an evaluation that decide its scores alone: another value scores the same responses again."""
+"""Settings of an evaluation that affect only its scores: after a change, the same responses are scored again."""
 SOURCES_OF_TASK = {
     task: tuple(name for name, one in SOURCES.items() if one.task == task) for task in ("tool_calling", "math")
 }
@@ -46,13 +46,13 @@ Public = Literal[tuple(name for name, one in SOURCES.items() if one.read)]
 
 
 class Model(BaseModel):
-    """Base of all configuration models: immutable, and an unknown key is an error."""
+    """Base class of all configuration models: immutable, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Sampling(Model):
-    """How responses are drawn from a policy."""
+    """The sampling of responses from a policy."""
 
     temperature: float = Field(ge=0, description="softmax temperature; 0, at evaluation alone: the likeliest token")
     top_p: float = Field(gt=0, le=1, description="nucleus mass; 1 keeps the whole vocabulary (top-k is always off)")
@@ -71,7 +71,7 @@ RolloutSampling = Annotated[Sampling, AfterValidator(_check_random)]
 
 
 class Optimizer(Model):
-    """AdamW and the clipped policy loss (token mean, one epoch a rollout batch, constant learning rate)."""
+    """AdamW and the clipped policy loss (token mean, one epoch per rollout batch, constant learning rate)."""
 
     learning_rate: PositiveFloat = Field(description="constant learning rate")
     betas: tuple[Share, Share] = Field(description="AdamW's betas")
@@ -96,7 +96,7 @@ class DataSpec(Model):
 
 
 class HubData(Model):
-    """A published data set, fetched at a pinned revision and prepared for one model."""
+    """A public data set, fetched at a pinned revision and prepared for one model."""
 
     source: Public = Field(description="the data set; its module is in dara/data/")
     version: Positive = Field(1, description="version of the preparation; a changed preparation needs another here")
@@ -110,7 +110,7 @@ class HubData(Model):
 
 
 class OwnData(Model):
-    """A data set of a user's own, prepared for one model: a function that gives the rows of each split."""
+    """A user's own data set, prepared for one model from a function that returns the rows of each split."""
 
     source: str = Field(pattern=":", description="FILE.py:FUNCTION relative to config/, or package.module:FUNCTION")
     source_sha256: str | None = Field(None, description="checksum of that file; filled in for each run")
@@ -138,7 +138,7 @@ class Architecture(Model):
 
 
 class WarmStart(Model):
-    """The supervised start that makes a base model: demonstrations of which few are well formatted."""
+    """The supervised start that makes a base model, from demonstrations of which few are well formatted."""
 
     steps: Positive = Field(description="optimiser steps")
     batch_size: Positive = Field(description="demonstrations a step")
@@ -154,7 +154,7 @@ class WarmStart(Model):
 
 
 class ModelSpec(Model):
-    """A base model: everything that decides its weights."""
+    """A base model: everything that determines its weights."""
 
     name: Name = Field(description="name of the model in config/models.yaml")
     data: DataSpec = Field(description="the data set whose tokenizer and demonstrations it uses")
@@ -163,7 +163,7 @@ class ModelSpec(Model):
 
 
 class HubModel(Model):
-    """A published base model at a pinned revision."""
+    """A hub model used as a base model, at a pinned revision."""
 
     name: Name = Field(description="name of the model in config/models.yaml")
     hub: HubId = Field(description="its id, OWNER/NAME")
@@ -221,7 +221,7 @@ class KL(Model):
 
 
 class Filter(Model):
-    """Dynamic sampling: only groups that vary are trained on, and a step has its full number of them."""
+    """Dynamic sampling: only groups that vary are trained on, and every step has its full number of groups."""
 
     criterion: Literal["sum_varies", "any_reward_varies"] = Field(
         description="groups that are kept: their weighted sum of the rewards varies, or a reward whose weight is not 0"
@@ -231,7 +231,7 @@ class Filter(Model):
 
 
 class TrainingSettings(Model):
-    """How a task is trained: what a preset's task and a run have in common."""
+    """The training of a task: settings that a preset's task and a run have in common."""
 
     data: AnyData
     reward_params: dict[str, dict[str, float]] = Field(default={}, description="parameters of the rewards")
@@ -258,7 +258,7 @@ class TrainingSettings(Model):
 
 
 class RunSpec(TrainingSettings):
-    """One training: everything that decides its outcome and is known before anything is downloaded."""
+    """A training run: everything that determines its outcome and is known before anything is downloaded."""
 
     contract: Literal[1] = Field(description="version of the trainer's contract")
     task: Task
@@ -289,17 +289,17 @@ class RunSpec(TrainingSettings):
 
     @property
     def reward_weights(self) -> tuple[float, ...]:
-        """What each reward counts for in their sum: a parameter of every method, 1 where it is not given."""
+        """Return the weight of each reward in the sum: a parameter of every method, default 1."""
         return tuple(self.method.params.get("reward_weights") or [1.0] * len(self.rewards))
 
     @property
     def rollout_seed(self) -> int:
-        """The seed of the rollouts' sampling."""
+        """Return the seed of the rollouts' sampling."""
         return self.seed if self.sampler_seed is None else self.sampler_seed
 
     @property
     def checkpoint_steps(self) -> list[int]:
-        """Steps that have a checkpoint (`checkpoint_steps`)."""
+        """Return the steps that have a checkpoint; see the function `checkpoint_steps`."""
         return checkpoint_steps(self.steps, self.checkpoint_every)
 
 
@@ -311,7 +311,7 @@ def _check_benchmark(name: str) -> str:
 
 
 class Benchmark(Model):
-    """How a checkpoint is evaluated."""
+    """The evaluation of a checkpoint on a benchmark."""
 
     name: Annotated[str, AfterValidator(_check_benchmark)] = Field(
         description="the benchmark in dara/benchmarks.py", examples=[*REGISTRY]
@@ -343,12 +343,12 @@ class Benchmark(Model):
 
     @property
     def of_responses(self) -> dict[str, Any]:
-        """The settings, in values of JSON, that decide the responses; those that equal their default are left out."""
+        """Return the settings, as JSON values, that affect the responses; those equal to their default are omitted."""
         return self.model_dump(mode="json", exclude={"name", *SCORING_ONLY}, exclude_defaults=True)
 
 
 def checkpoint_steps(steps: int, every: int) -> list[int]:
-    """Of a run of so many steps, those that have a checkpoint: every `every` and the last."""
+    """Return the steps that have a checkpoint in a run of this length: every `every` steps, and the last."""
     return sorted({*range(every, steps + 1, every), steps})
 
 
@@ -357,7 +357,7 @@ def check_rewards(
 ) -> None:
     """Raise ValueError unless `rewards` are distinct rewards of `task` and `params` belongs to rewards of the task.
 
-    own: names of a user's own rewards.
+    own: names of the user's own rewards.
     """
     check_names(task, rewards, own)
     check_params(task, params, own)
@@ -366,7 +366,7 @@ def check_rewards(
 
 
 def check_data(key: str, data: AnyData, task: str) -> None:
-    """Raise ValueError unless the data is of a source for the task; a user's own function is for any."""
+    """Raise ValueError unless the data has a source for the task; a user's own function fits any task."""
     if not isinstance(data, OwnData):
         check_choice(key, data.source, SOURCES_OF_TASK[task])
 

@@ -1,4 +1,4 @@
-"""One model on one benchmark, without the workflow: generate, score, and a table."""
+"""Evaluation of one model on one benchmark, without the workflow: generation, scores and a table."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def paper_settings(
     samples: int | None = None,
     max_response_tokens: int | None = None,
 ) -> Benchmark:
-    """Return the settings of a benchmark with the paper's decoding, except for what is given.
+    """Return the settings of a benchmark with the paper's decoding, except for the given values.
 
     Raises:
-        ValueError: a benchmark that the paper does not have, or a value that cannot be.
+        ValueError: a benchmark that is not in the paper, or an invalid value.
     """
     published = names_of("published")
     if name not in published:
@@ -77,14 +77,14 @@ def evaluate_model(
     samples: int | None = None,
     max_response_tokens: int | None = None,
 ) -> str:
-    """Evaluate a model; returns a table of its scores. A killed call goes on where it was.
+    """Evaluate a model; return a table of its scores. An interrupted evaluation is resumed by the same call.
 
     Args:
         model: a directory with a Hugging Face checkpoint, or `OWNER/NAME@REVISION` of the hub (40 digits).
-        benchmark: name of a published one; the other arguments change its settings, see `paper_settings`.
-        out: below it is `<benchmark>-<hash8>`, the directory of responses and scores; None:
+        benchmark: name of a public benchmark; the other arguments change its settings, see `paper_settings`.
+        out: parent of `<benchmark>-<hash8>`, the directory of responses and scores; None:
             `results/standalone/<name of the model>`.
-        fetch: where models and data come from.
+        fetch: the source of models and data.
 
     Raises:
         ValueError: no such model or benchmark, or responses of another sampler or model are in that directory.
@@ -118,7 +118,7 @@ def _announce(name: str, settings: Benchmark, out: Path) -> None:
 
 
 def _summary(model: str, name: str, benchmark: str, out: Path) -> str:
-    """Return a head, the table of the scores below `out`, and what a reader must know of it."""
+    """Return a heading, the table of the scores below `out`, and remarks for its reader."""
     frame = read_scores(out, benchmark, 0)
     head = f"{model} on {benchmark}: {frame['case'].nunique()} cases, {len(frame)} responses ({out / SCORE_TABLE})"
     table = scores_table(summarise(frame, benchmark), (name, benchmark))
@@ -126,7 +126,7 @@ def _summary(model: str, name: str, benchmark: str, out: Path) -> str:
 
 
 def _remarks(benchmark: str, present: Collection[str], scorer: Path) -> list[str]:
-    """Return what a reader of the table must know: averages that it has not, and scorers that could reach a network."""
+    """Return remarks on the table: averages that it lacks, and scorers that could reach a network."""
     remarks, absent = [], [part for part in definition(benchmark).parts if part not in present]
     if absent:
         remarks.append(
@@ -139,7 +139,7 @@ def _remarks(benchmark: str, present: Collection[str], scorer: Path) -> list[str
 
 
 def _cases_directory(benchmark: str, out: Path, fetch: Fetch) -> Path:
-    """Return where the cases are: BFCL-v4's in an installed package, others prepared beside the responses, once."""
+    """Return the directory of the cases: BFCL-v4's in an installed package, others prepared once in `out`."""
     if benchmark == bfcl_v4.NAME:
         return bfcl_v4.data_directory()
     from dara.data.prepare import prepare_benchmark
@@ -151,7 +151,7 @@ def _cases_directory(benchmark: str, out: Path, fetch: Fetch) -> Path:
 
 
 def model_directory(model: str, fetch: Fetch) -> Path:
-    """Return where the checkpoint is. ValueError when `model` is no directory of one, and no id with a revision."""
+    """Return the directory of the checkpoint; raise ValueError if `model` is neither one nor an id with a revision."""
     if Path(model).is_dir():
         absent = [name for name in CHECKPOINT if not any(Path(model).glob(name))]
         if absent:
@@ -169,10 +169,11 @@ def model_directory(model: str, fetch: Fetch) -> Path:
 
 
 def scores_table(metrics: Mapping[str, Metric], key: tuple[str, str]) -> str:
-    """Return a Markdown table: a row a metric, its 95 % bootstrap interval over questions, and the number of cases.
+    """Return a Markdown table: per metric a row with its 95 % bootstrap interval over questions and number of cases.
 
-    No interval where all questions have the same value, which says nothing about the spread. In percent, except for
-    metrics that are no shares. `key` is the name of the model and of the benchmark, by which resamples are keyed.
+    There is no interval if all questions have the same value, which says nothing about the spread. Values are in
+    percent, except for metrics that are not shares. `key` is the name of the model and of the benchmark, by which
+    resamples are keyed.
     """
     width = max(len(name) for name in metrics)
     rows = [f"| {'metric':<{width}} |    value | 95 % interval    | cases |"]

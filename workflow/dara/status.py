@@ -1,4 +1,4 @@
-"""How far the runs of a preset are, read from manifests, locks and metrics; logs are quoted, never interpreted."""
+"""Progress of the runs of a preset, read from manifests, locks and metrics; logs are quoted, never parsed."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from dara.runs import data_id, model_id
 from dara.specs import ModelSpec
 
 STATES = ("running", "failed", "blocked", "stopped", "waiting", "diverged", "done")
-"""In the order of the table. failed: it ended with an error. blocked: a job did not finish that makes its data or its
-base model. stopped: it ended early without an error: a time limit, a preemption, Ctrl-C, a killed process. All three
+"""States in the order of the table. failed: ended with an error. blocked: a job that makes its data or its base model
+did not finish. stopped: ended early without an error (a time limit, a preemption, Ctrl-C, a killed process). All three
 continue at the next start."""
 ERROR = "error.txt"
-"""In a run's directory in scratch: the error with which its training ended; the next start removes it."""
+"""File in a run's directory in scratch with the error that ended its training; the next start removes it."""
 SLURM_LOGS = Path("logs/slurm/rule_train")  # slurm-logdir of profiles/slurm/config.yaml
 NOTE_LENGTH = 140
-LAST_LINES = 3  # of the log of what ended early
+LAST_LINES = 3  # of the log of a run that ended early
 LAST_BYTES = 100_000  # of a log are read to find them
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """One run: its state, the steps it has made, what there is to say, and how the log of one that ended early ends."""
+    """The status of one run: its state, completed steps, a note, and the last log lines of one that ended early."""
 
     run: str
     state: str
@@ -41,7 +41,7 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class Preparation:
-    """A job that makes what others start from: the data of a run, the cases of a benchmark, a base model."""
+    """A job that makes an input of others: the data of a run, the cases of a benchmark, a base model."""
 
     rule: str
     manifest: Path
@@ -49,7 +49,7 @@ class Preparation:
 
     @property
     def failed(self) -> bool:
-        """Return whether it ended without its manifest; while a workflow runs, it may be at work."""
+        """Return whether it ended without its manifest; while a workflow runs, it may still be running."""
         return not self.manifest.is_file() and bool(last_lines(self.log)) and not is_held(WORKFLOW_LOCK)
 
     def __str__(self) -> str:
@@ -57,15 +57,15 @@ class Preparation:
 
 
 def status_rows(plan: WorkflowPlan) -> list[RunStatus]:
-    """Return the runs of a preset, in the order of their states."""
+    """Return the status of each run of a preset, in the order of the states."""
     rows = (run_status(plan, run) for run in plan.matrix.runs)
     return sorted(rows, key=lambda row: (STATES.index(row.state), row.run))
 
 
 def status_text(plan: WorkflowPlan, source: str = "") -> str:
-    """Return the runs of a preset as a table, those that run first, with counts at the end.
+    """Return the runs of a preset as a table, running ones first, with counts at the end.
 
-    source: where the settings are from, named at the end.
+    source: origin of the settings, named at the end.
     """
     rows = status_rows(plan)
     width = max(len(row.run) for row in rows)
@@ -102,7 +102,7 @@ def preparations(plan: WorkflowPlan, run: str) -> list[Preparation]:
 
 
 def failed_preparations(plan: WorkflowPlan) -> list[Preparation]:
-    """Return every job that failed which a training or an evaluation waits for, once."""
+    """Return every failed job that a training or an evaluation waits for, once."""
     left = [run for run in plan.matrix.runs if run not in plan.cached]
     names = {benchmark.name for run in left for benchmark in plan.benchmarks_of(run)} & {*names_of("published")}
     jobs = [job for run in left for job in preparations(plan, run)]
@@ -142,7 +142,7 @@ def run_status(plan: WorkflowPlan, run: str) -> RunStatus:
 
 
 def _finished(plan: WorkflowPlan, run: str, manifest: dict) -> RunStatus:
-    """Return the status of a trained run: its outcome, and how far its evaluation is."""
+    """Return the status of a trained run: its outcome, and the progress of its evaluation."""
     diverged = manifest["outcome"] == "diverged"
     notes = ["from results/cached/"] if run in plan.cached else []
     if diverged:
@@ -153,7 +153,7 @@ def _finished(plan: WorkflowPlan, run: str, manifest: dict) -> RunStatus:
 
 
 def evaluation_note(plan: WorkflowPlan, run: str) -> str:
-    """Return what is left of the evaluation of a trained run or a base model, with the end of its newest log."""
+    """Return what is left of the evaluation of a trained run or base model, with the end of its newest log."""
     if not plan.unscored(run):
         return ""
     logs = [path for rule in ("evaluate", "score") for path in (plan.paths.root / "logs" / rule).glob(f"{run}.*.log")]
@@ -165,7 +165,7 @@ def evaluation_note(plan: WorkflowPlan, run: str) -> str:
 
 
 def is_held(lock: Path) -> bool:
-    """Return whether a live process holds a lock of `dara.store`, without waiting and without keeping it."""
+    """Return whether a live process holds a lock of `dara.store`, without waiting and without acquiring it."""
     if not lock.is_file():
         return False
     with lock.open("rb") as file:
@@ -177,7 +177,7 @@ def is_held(lock: Path) -> bool:
 
 
 def last_lines(log: Path | None) -> tuple[str, ...]:
-    """Return the last lines of a log that are not empty, each so short that it fits the table."""
+    """Return the last lines of a log that are not empty, each shortened to fit the table."""
     if log is None or not log.is_file():
         return ()
     with log.open("rb") as file:
@@ -188,6 +188,6 @@ def last_lines(log: Path | None) -> tuple[str, ...]:
 
 
 def newest_log(directory: Path) -> Path | None:
-    """Return the log of the last Slurm job of a training, named by its number; None without one."""
+    """Return the log of the newest Slurm job of a training, named by its number; None if there is none."""
     logs = [path for path in directory.glob("*.log") if path.stem.isdecimal()]
     return max(logs, key=lambda path: int(path.stem), default=None)

@@ -1,13 +1,13 @@
-"""The artifact store: directories that hold what a specification makes, named by its identity.
+"""The artifact store: directories named by the identity of the specification that made their content.
 
 specification -> identity -> directory -> lock, journals, manifest. Data sets, base models, runs and evaluations use it:
 
-* `spec_hash` names a directory, so another specification never meets its files;
+* `spec_hash` names a directory, so different specifications never share files;
 * `directory_lock` keeps other processes out while files are made, and the kernel releases it when its holder dies;
 * `Journal` keeps work line by line, so a kill loses at most the line that it interrupts;
-* `assembled` gives a directory its name when it is complete;
+* `assembled` gives a directory its name once it is complete;
 * `write_manifest` comes last: a directory without its manifest is not finished;
-* `record_owner` says in scratch, which clones may share, whose results a directory belongs to.
+* `record_owner` records which results a directory in scratch belongs to, because clones may share scratch.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ Entry = TypeVar("Entry")
 
 POLL_SECONDS = 0.2
 HANDOVER_SECONDS = 30
-"""How long a job waits for a lock: one whose Snakemake was killed notices it within a second or two, and ends."""
+"""Seconds that a job waits for a lock: a job whose Snakemake was killed notices it within a second or two, and ends."""
 MANIFEST = "manifest.json"
 OWNERS = "owners.json"
-"""In a run's directory in scratch: the absolute directories into which trainings there publish."""
+"""File in a run's directory in scratch: the absolute directories into which trainings there publish."""
 
 # --- identity ---------------------------------------------------------------------------------------------------------
 
 
 def canonical_json(spec: BaseModel, *, defaults: bool = True) -> str:
-    """Return the specification as JSON in one canonical form: sorted keys, no spaces; with every default or none."""
+    """Return the specification as canonical JSON: sorted keys, no spaces; with every default or none."""
     content = spec.model_dump(mode="json", exclude_defaults=not defaults)
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
@@ -54,14 +54,14 @@ def canonical_json(spec: BaseModel, *, defaults: bool = True) -> str:
 def spec_sha256(spec: BaseModel) -> str:
     """Return the checksum (64 hex digits) of a specification: its identity.
 
-    Values that equal their default are left out, so that a key which is added later, with a default that means what was
-    done before, leaves all identities as they are. So a default never changes its value: a new `contract` does that.
+    Values equal to their default are left out, so a key that is added later, with a default that reproduces the
+    previous behaviour, changes no identity. Hence a default never changes: a new `contract` does that.
     """
     return hashlib.sha256(canonical_json(spec, defaults=False).encode()).hexdigest()
 
 
 def spec_hash(spec: BaseModel) -> str:
-    """Return the first 8 hex digits of a specification's checksum, as names have them."""
+    """Return the first 8 hex digits of a specification's checksum, which are used in names."""
     return spec_sha256(spec)[:8]
 
 
@@ -74,10 +74,10 @@ class LockedError(ValueError):
 
 @contextmanager
 def directory_lock(directory: Path, *, seconds: float = HANDOVER_SECONDS) -> Iterator[None]:
-    """Hold the lock of `directory` (made if absent) for the body of the `with`; wait up to `seconds` for it.
+    """Hold the lock of `directory` (made if absent) in the body of the `with`; wait up to `seconds` for it.
 
-    It is an advisory `flock` on `<directory>/lock`, so nothing is left to clear after a crash: the file stays, its lock
-    dies with its process. The file says who holds it. On a network file system the lock is only as good as its `flock`.
+    It is an advisory `flock` on `<directory>/lock`, so nothing needs cleaning up after a crash: the file stays, but its
+    lock ends with its process. The file names the holder. On a network file system the lock is only as good as `flock`.
 
     Raises LockedError, naming the holder's process and host, if the lock is still held after `seconds`.
     """
@@ -110,7 +110,7 @@ def _acquire(file: IO[str], directory: Path, deadline: float) -> None:
 def _holder(file: IO[str]) -> str:
     file.seek(0)
     text = file.read()
-    if not text:  # the holder has locked the file and not yet written into it
+    if not text:  # the holder has locked the file but not yet written to it
         return "another process"
     holder = json.loads(text)
     return f"process {holder['pid']} on {holder['host']}"
@@ -123,7 +123,7 @@ def _holder(file: IO[str]) -> str:
 def assembled(directory: Path) -> Iterator[Path]:
     """Yield an empty directory to fill; it becomes `directory`, in place of an older one, if the body succeeds.
 
-    Nobody sees a part of it: after an error or a kill `directory` is what it was before.
+    No reader sees a partial directory: after an error or a kill, `directory` is unchanged.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{directory.name}-", dir=directory.parent) as name:
@@ -149,16 +149,16 @@ def write_manifest(path: Path, content: Mapping[str, Any]) -> None:
 
 
 class Journal(Generic[Key, Entry]):
-    """Work in progress on disk, a line an entry; a context manager that keeps the file open for more.
+    """Work in progress on disk, one line per entry; a context manager that keeps the file open for appending.
 
-    A line is written at once, so a kill loses at most the entry that it interrupts: what such a line left is cut off
-    when the file is opened again.
+    A line is written at once, so a kill loses at most the entry that it interrupts: an incomplete line is cut off when
+    the file is opened again.
 
     Args:
         path: the file.
         parse: (row from 1, line without its end) -> key and entry. ValueError, naming the file, for a wrong line, which
             no kill can cause.
-        head: first line, which says what the entries are of; a file with another head is deleted, and begun again.
+        head: first line, which identifies the entries; a file with another head is deleted and started again.
 
     Attributes:
         done: entries by key.
@@ -190,7 +190,7 @@ class Journal(Generic[Key, Entry]):
         self._stream.close()
 
     def add(self, key: Key, entry: Entry, line: str) -> None:
-        """Keep one more entry as `line`. ValueError for a key that is already there."""
+        """Append an entry as `line`; raise ValueError for a key that already exists."""
         if key in self.done:
             raise ValueError(f"{self._path}: {key} is already there")
         self._write(line)
@@ -202,7 +202,7 @@ class Journal(Generic[Key, Entry]):
 
 
 def _whole_lines(path: Path) -> list[str]:
-    """Return the lines of `path` that have an end, and cut off what follows them."""
+    """Return the complete lines of `path`, and cut off what follows them."""
     if not path.is_file():
         return []
     content = path.read_bytes()
@@ -211,7 +211,7 @@ def _whole_lines(path: Path) -> list[str]:
         with path.open("r+b") as stream:
             stream.truncate(len(whole))
     try:
-        return whole.decode("utf-8").split("\n")[:-1]  # not splitlines: a text may hold U+2028
+        return whole.decode("utf-8").split("\n")[:-1]  # not splitlines: a text may contain U+2028
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is damaged: not UTF-8 text ({error}); delete it to have it made again") from None
 
@@ -221,7 +221,7 @@ def _whole_lines(path: Path) -> list[str]:
 
 def record_owner(directory: Path, out: Path) -> None:
     """Record `out` as an owner of a directory in scratch, which clones may share; earlier owners are kept."""
-    # The results of a preset may be a link to a disk that the results of others have too, so that is not resolved.
+    # Not resolved: the results of a preset may be a link to a disk shared with other results.
     absolute = out.absolute()
     results = absolute.parents[min(2, len(absolute.parents) - 1)]
     before, own = owners(directory), str(results.resolve() / absolute.relative_to(results))
@@ -230,16 +230,16 @@ def record_owner(directory: Path, out: Path) -> None:
 
 
 def owners(directory: Path) -> list[str]:
-    """Return where what is made in `directory` is published; nothing if it has no record."""
+    """Return the directories into which the content of `directory` is published; empty without a record."""
     path = directory / OWNERS
     return read_json(path) if path.is_file() else []
 
 
 def reason_to_keep(directory: Path, results: Path) -> str | None:
-    """Return why nothing in `directory` may be deleted for the sake of `results`; None if it is theirs alone."""
+    """Return why nothing in `directory` may be deleted for `results`; None if `results` is its only owner."""
     own = owners(directory)
     if not own:
         return f"it has no {OWNERS}, which says whose it is"
-    # <results>/<preset>/runs/<run>: results below others are not theirs.
+    # <results>/<preset>/runs/<run>: a results tree nested in another is a separate owner.
     others = [out for out in own if [*Path(out).parents][2:3] != [results.resolve()]]
     return f"it belongs to {others[0]}" if others else None

@@ -1,4 +1,4 @@
-"""What the operating system refuses, in sentences for people: of files, and of standard output."""
+"""Messages for errors of the operating system: of files, and of standard output."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ SENTENCES = {
     errno.ENOMEM: ("the memory is used up", "run fewer jobs at once"),
 }
 OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What a write fails with, which does not name its file."""
+"""Errors of a write, which do not name their file."""
 _RUST = re.compile(r"\(os error (\d+)\)")
 LEAST_BYTES = 65536  # free on a disk that is not full
 
 
 def sentence(error: Exception, places: Iterable[Path] = ()) -> str | None:
-    """What an error of the operating system means; None for another kind of error.
+    """Return the meaning of an error of the operating system; None for another kind of error.
 
-    places: where the failing command writes, for an error that does not name its file. Libraries in Rust and C++ have
-    exceptions of their own for a full disk.
+    places: where the failing command writes, for an error that does not name its file. Libraries in Rust and C++ raise
+    other exceptions for a full disk.
     """
     written = list(dict.fromkeys(_disk_of(place) for place in places))
     free = {place: shutil.disk_usage(place).free for place in written}
@@ -60,7 +60,7 @@ def sentence(error: Exception, places: Iterable[Path] = ()) -> str | None:
 
 
 def _number(error: Exception, disk_is_full: bool) -> int | None:
-    """The number of a system error, if it is one."""
+    """Return the number of a system error; None for other errors."""
     if isinstance(error, OSError):
         return error.errno
     found = _RUST.search(str(error))
@@ -70,30 +70,30 @@ def _number(error: Exception, disk_is_full: bool) -> int | None:
 
 
 def _disk_of(place: Path) -> Path:
-    """The directory that is there, of a place that is to be written."""
+    """Return the nearest existing directory of a path that is to be written."""
     return next(path for path in (place, *place.parents, Path()) if os.path.isdir(path))
 
 
 def name_user() -> None:
-    """Name this user where the system has no name for it, as in a container: Snakemake and PyTorch ask for one."""
+    """Set a name for this user if the system has none, as in a container: Snakemake and PyTorch need one."""
     try:
         getpass.getuser()
     except (KeyError, OSError):
         os.environ["LOGNAME"] = f"user-{os.getuid()}"
 
 
-# --- standard output, written whole -----------------------------------------------------------------------------------
+# --- standard output, written completely ------------------------------------------------------------------------------
 
 PIPE_EXIT_CODE = 141
-"""What a shell reports of a command that ended because nobody reads its output: 128 + SIGPIPE."""
+"""Exit code that a shell reports for a command whose output has no reader: 128 + SIGPIPE."""
 
 
 class OutputError(Exception):
-    """Standard output cannot be written; the OSError that says why is its cause. It is no file of a verb's own."""
+    """Standard output cannot be written; its cause is the OSError. Files of a command raise other errors."""
 
 
 class _Output:
-    """A stream whose errors are its own."""
+    """A stream that raises OutputError for its own errors."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -116,10 +116,10 @@ class _Output:
 
 @contextlib.contextmanager
 def whole_output() -> Iterator[None]:
-    """Write all that is printed in the body before it ends, or end the process.
+    """Write all output of the body before it ends, or end the process.
 
-    In silence where whoever read it has gone, with a sentence where it cannot be written. What is closed is written to
-    nowhere; without that, the next file to be opened would take its place and get what is printed.
+    The process ends silently if the reader has gone, and with a message if the output cannot be written. Closed streams
+    are replaced by the null device; otherwise the next opened file would get their number and the printed text.
     """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -131,7 +131,7 @@ def whole_output() -> Iterator[None]:
             finally:
                 output.flush()
     except OutputError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left, at the end of the process
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for text flushed at the end of the process
         if isinstance(error.__cause__, BrokenPipeError):
             raise SystemExit(PIPE_EXIT_CODE) from None
         sys.stderr.write(f"dara: standard output: {error.__cause__.strerror}\n")

@@ -1,4 +1,4 @@
-"""The tables that an experiment may have, and the keys that describe a table of scores.
+"""The registry of tables that an experiment may have, and the keys that describe a table of scores.
 
 A table is a function in dara/analysis/tables/ and a line here. A table of scores needs no code: its entry in
 config/experiments/*.yaml (or config/published.yaml) says what it shows.
@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from dara.specs import Model, Positive
 
 SCORES = "scores"
-"""The table that a mapping describes; every other one is a name."""
+"""The table that a mapping describes; every other table is given by name."""
 
 TABLES = {
     "comparisons": "comparisons:build",
@@ -31,14 +31,14 @@ SIDE_BY_SIDE = {
     SCORES: "side_by_side:build_scores",
     "side_by_side": "side_by_side:build",
 }
-"""The same for tables of our numbers beside the published ones."""
+"""Name -> module and function, for tables of our numbers beside the paper's."""
 
 BEST_OF = "best of "
-"""How a step begins that is chosen by a metric."""
+"""Prefix of a step that is chosen by a metric."""
 
 
 class ScoreColumn(Model):
-    """A metric in a table of scores; its title alone may stand for it."""
+    """A metric in a table of scores, or only its title."""
 
     title: str = Field(min_length=1, description="heading of the column")
     unit: Literal["percent", "plain"] = Field("percent", description="percent: the CSV has fractions")
@@ -56,7 +56,7 @@ class ScoreColumn(Model):
 
 
 class Beside(Model):
-    """Another experiment whose scores are shown beside those of the table's own."""
+    """Another experiment whose scores are shown next to the table's own."""
 
     experiment: str = Field(description="name of the other experiment")
     label: str = Field(description="what its columns are called")
@@ -64,7 +64,7 @@ class Beside(Model):
 
 
 def _check_step(value: Any) -> Any:
-    """Return a step as it is given. ValueError for anything but a step or one of the words."""
+    """Return a step unchanged; raise ValueError for anything but a step or one of the words."""
     number = isinstance(value, int) and not isinstance(value, bool) and value > 0
     word = value in ("last", "each", "unstated") or (isinstance(value, str) and value.startswith(BEST_OF))
     if not (number or word):
@@ -77,7 +77,7 @@ def _titled(value: Any) -> Any:
 
 
 class ScoreTable(Model):
-    """A table of scores: a row a method, a column a metric, at one step."""
+    """A table of scores at one step: one row per method, one column per metric."""
 
     table: Literal["scores"] = Field(description="the table that these keys describe")
     title: str = Field(min_length=1, description="what stands above it; `{step}` is replaced by its step")
@@ -135,7 +135,7 @@ TableEntry = Annotated[
         custom_error_message="must be the name of a table, or a mapping with `table: scores` and what it shows",
     ),
 ]
-"""What config/experiments/ says of a table."""
+"""Entry of a table in config/experiments/."""
 
 
 def table_name(entry: str | ScoreTable) -> str:

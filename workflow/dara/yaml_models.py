@@ -1,4 +1,4 @@
-"""YAML files as pydantic models; every error names the file, the key and the right form."""
+"""Validation of YAML files with pydantic models; every error names the file, the key and the correct form."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dara.specs import SOURCES_OF_TASK, Model
 
 
 class ConfigurationError(ValueError):
-    """A configuration file is wrong; the message names the file, the key and the right form."""
+    """A mistake in a configuration file; the message names the file, the key and the correct form."""
 
 
 class _UniqueKeyLoader(yaml.CSafeLoader):
-    """YAML in which a key that stands twice is an error, instead of the last one winning in silence."""
+    """A YAML loader that raises an error for a repeated key, instead of silently using the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         seen = set()
@@ -33,7 +33,7 @@ class _UniqueKeyLoader(yaml.CSafeLoader):
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises ConfigurationError with file and line where it is not one."""
+    """Return the mapping in a YAML file. ConfigurationError, with file and line, if it is not one."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)
     except UnicodeDecodeError:
@@ -55,7 +55,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def validate(model: type[Model], values: Any, files: list[Path], prefix: tuple[str, ...] = ()) -> Any:
-    """Return `values` as `model`; a ConfigurationError lists every mistake with file, key and the nearest right key.
+    """Return `values` as `model`; a ConfigurationError lists every mistake with file, key and the nearest known key.
 
     prefix: the keys in the file above `values`.
     """
@@ -67,7 +67,7 @@ def validate(model: type[Model], values: Any, files: list[Path], prefix: tuple[s
 
 
 def _explain(model: type[BaseModel], values: Any, item: Any, files: list[Path], prefix: tuple = ()) -> str:
-    """One mistake that pydantic found, as a sentence."""
+    """Return one mistake that pydantic found, as a sentence."""
     parts = item["loc"]
     location = tuple(part for above, part in zip((None, *parts), parts, strict=False) if not _is_union_tag(above, part))
     key = ".".join(str(part) for part in (*prefix, *location)) or "the file"
@@ -91,7 +91,7 @@ SOURCES = {source for sources in SOURCES_OF_TASK.values() for source in sources}
 
 
 def _is_union_tag(above: Any, part: Any) -> bool:
-    """Whether a part of a location is pydantic's, not a key: the kind of a value, which of data is its source."""
+    """Return whether a part of a location is pydantic's tag of a union (the kind of a value), not a key."""
     return isinstance(part, str) and (
         "[" in part or part in UNION_TAGS or (above in ("data", "known_data") and part in SOURCES)
     )
@@ -102,9 +102,9 @@ ABSENT = object()
 
 
 def origin(location: tuple, files: list[Path], given: Any = ABSENT) -> str:
-    """Return the file that set this key: the last one that has it, or the longest part of the way to it.
+    """Return the file that set this key: the last one with the key, or with the longest part of its path.
 
-    With `given`, the value that is there now: the command line where no file says so.
+    given: the current value; if no file has it, the command line set it.
     """
     best, depth, value = (files[-1] if files else None), 0, ABSENT
     for path in files:
@@ -121,7 +121,7 @@ def _differs(value: Any, given: Any) -> bool:
 
 
 def _reach(values: Any, location: tuple) -> tuple[int, Any]:
-    """How many parts of the way are there, and what stands at its end."""
+    """Return how many keys of the path exist, and the value at its end."""
     for count, part in enumerate(location):
         inside = values[part] if isinstance(values, dict) and part in values else ABSENT
         if isinstance(values, list) and isinstance(part, int) and part < len(values):
@@ -133,7 +133,7 @@ def _reach(values: Any, location: tuple) -> tuple[int, Any]:
 
 
 def _fields_at(model: type[BaseModel], location: tuple) -> list[str]:
-    """Names of the keys that are allowed at a place inside `model`."""
+    """Return the names of the keys that are allowed at a place inside `model`."""
     schema = TypeAdapter(model).json_schema()
     definitions, node = schema.get("$defs", {}), schema
     for part in location:

@@ -1,4 +1,4 @@
-"""What makes data, models, runs and scores: jobs of the workflow, which also work by hand."""
+"""Commands that make data, models, runs and scores: jobs of the workflow, which can also be run by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dara.specs import RunSpec
     from dara.training.stopping import Deadline
 
-STARTED = time.monotonic()  # of the process, near enough: a time limit counts from here
+STARTED = time.monotonic()  # approximate start of the process: a time limit counts from here
 
 SPEC = Annotated[Path, typer.Argument(help="specification (JSON)")]
 OUT = Annotated[Path, typer.Option(help="directory to write")]
@@ -125,6 +125,7 @@ def train(
         print(_command_line(run, hardware, model, scratch))
         return
     engine = ENGINES[run.engine]
+    # Replaces this process, so it comes before the slow imports.
     if engine.program and environment:
         _continue_in(context.obj / environment)
     from dara.training.run import RunInputs
@@ -147,7 +148,7 @@ def train(
 
 @contextmanager
 def _error_kept(scratch: Path, run: RunSpec) -> Iterator[None]:
-    """Write the error with which a training ends beside its work, where `dara status` finds it."""
+    """Write the error that ends a training into its work directory, where `dara status` finds it."""
     from dara.runs import run_id
     from dara.status import ERROR
     from dara.training.stopping import OutOfTime
@@ -237,7 +238,7 @@ def _generate(
 
 
 def _steps(manifest: Path, steps: str | None) -> set[int]:
-    """Return the steps to evaluate: those of --steps, else all of the manifest. A diverged run may not have all."""
+    """Return the steps to evaluate: those of --steps, else all of the manifest. A diverged run may lack some."""
     there = {*saved_steps(manifest)}
     if steps is None:
         return there
@@ -287,21 +288,21 @@ def score(
 
 
 def _needed(name: str, value: Path | None) -> Path:
-    """Return an option that this form of a command cannot do without."""
+    """Return an option that this form of a command requires."""
     if value is None:
         raise ValueError(f"--{name} is missing")
     return value
 
 
 def _fetch(root: Path, settings: str) -> Fetch:
-    """Return how public data and models are fetched: settings of the preset as JSON (`WorkflowPlan.fetching`)."""
+    """Return the source of public data and models: settings of the preset as JSON (`WorkflowPlan.fetching`)."""
     from dara.data.hub import fetch_as_configured
 
     return fetch_as_configured(root, json.loads(settings))
 
 
 def _continue_in(environment: Path) -> None:
-    """Go on as the same process with the Python of another environment, unless this is it already."""
+    """Replace this process by the Python of another environment, unless it already is that one."""
     from dara.preflight import python_of
 
     python = python_of(environment)
@@ -315,7 +316,7 @@ def _continue_in(environment: Path) -> None:
 
 
 def _resources(root: Path, model: str, given: str | None) -> Resources:
-    """Return the hardware of a run: no part of its specification, so it is looked up when the run starts."""
+    """Return the hardware of a run: not part of its specification, so it is looked up when the run starts."""
     from dara.config import Resources
     from dara.loading import check_known, read_models
 
@@ -327,7 +328,7 @@ def _resources(root: Path, model: str, given: str | None) -> Resources:
 
 
 def _deadline(time_limit: str, minutes: float | None) -> Deadline | None:
-    """Return when the batch system will end this job; None where nobody will."""
+    """Return when the batch system will end this job; None if no limit is enforced."""
     if time_limit not in ("none", "enforced"):
         raise ValueError(f"--time-limit is {time_limit!r}; it must be none or enforced")
     if time_limit == "none":
@@ -340,7 +341,7 @@ def _deadline(time_limit: str, minutes: float | None) -> Deadline | None:
 
 
 def _command_line(spec: RunSpec, resources: Resources, manifest: Path | None, scratch: Path | None) -> str:
-    """Return what the engine would be started with."""
+    """Return the command line with which the engine would be started."""
     from dara.runs import run_id
 
     output = (scratch or Path(".scratch")) / run_id(spec) / "openrlhf"
@@ -353,7 +354,7 @@ def _read(kind: Any, path: Path) -> Any:
 
 
 def _parsed(kind: Any, text: str | bytes, where: str) -> Any:
-    """JSON as a model; ValueError with one sentence: where, which key, what is wrong."""
+    """Return JSON as a model; raise ValueError with one sentence: where, which key, what is wrong."""
     from pydantic import TypeAdapter, ValidationError
 
     try:

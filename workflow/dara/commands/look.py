@@ -1,4 +1,4 @@
-"""What people ask before, during and after a workflow."""
+"""Commands that inspect: what exists, what a preset plans, how far it is, what can be deleted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Reuse(StrEnum):
-    """Whether cached runs are taken, as in config/config.yaml."""
+    """Use of cached runs, as in config/config.yaml."""
 
     matching = "matching"
     only = "only"
@@ -155,7 +155,7 @@ def clean(
 
 
 def _preset_plan(root: Path, preset: str, reuse: Reuse | None) -> WorkflowPlan:
-    """Return the plan of a preset as its files say, with `--reuse` on top."""
+    """Return the plan of a preset from its files, with `--reuse` on top."""
     from dara.loading import check_known, merge, read_yaml
     from dara.plan import WorkflowPlan
 
@@ -167,7 +167,7 @@ def _preset_plan(root: Path, preset: str, reuse: Reuse | None) -> WorkflowPlan:
 
 
 def _last_plan(root: Path, told: Path, preset: WorkflowPlan, reuse: Reuse | None) -> WorkflowPlan:
-    """Return the plan of a configuration.json, with `--reuse` on top; checkpoints are where those of its preset are."""
+    """Return the plan of a configuration.json, with `--reuse` on top and the preset's scratch directory."""
     from dara.loading import load_configuration
     from dara.places import as_written
     from dara.plan import WorkflowPlan

@@ -1,4 +1,4 @@
-"""From finished runs to frames, tables, figures and the report."""
+"""Commands from finished runs to frames, tables, figures and the report."""
 
 from __future__ import annotations
 

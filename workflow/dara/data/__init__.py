@@ -1,4 +1,4 @@
-"""Data sources: what training prompts, held-out cases and benchmarks are made of.
+"""The registry of data sources: training prompts, held-out cases and benchmarks are made from them.
 
 A new source is a function and a line in `SOURCES`. Importing this package is quick: no torch, no transformers.
 """
@@ -26,10 +26,10 @@ class Source:
 
     Attributes:
         task: the task whose rewards its references are for.
-        version: changes whenever the same files or the same seed would give other rows; part of the data's identity.
+        version: raised whenever the same files or the same seed would give other rows; part of the data's identity.
         read: returns training problems, validation problems, and rows that are left out of training.
-        files: ids of the data sets that `read` asks for, in config/data.lock.yaml.
-        benchmarks: what its training problems are compared with.
+        files: ids, in config/data.lock.yaml, of the data sets that `read` uses.
+        benchmarks: the benchmarks with which its training problems are compared.
         generator: a module with DEMONSTRATION_PARAMETERS, example(rng), prompt(example), reference(example),
             problem_key(example), category(example), demonstration(rng, example, **parameters) and
             benchmark_files(examples).

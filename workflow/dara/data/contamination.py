@@ -1,8 +1,9 @@
-r"""Training problems that also stand in a benchmark.
+r"""Detection of training problems that are also in a benchmark.
 
-Texts are compared as words: lower case, letters, numbers and signs apart, without LaTeX's spacing and delimiters. Two
-texts are `equal` when their words are, and `similar` when at least half of the 13-word sequences of the one with fewer
-of them stand in the other, too. A text of fewer than 13 words has no such sequence: it can only be equal.
+Texts are compared as words: in lower case, with letters, numbers and signs separated, without LaTeX's spacing and
+delimiters. Two texts are `equal` if their words are, and `similar` if at least half of the 13-word sequences of the
+text with fewer of them also occur in the other. A text of fewer than 13 words has no such sequence: it can only be
+equal.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Match:
     """A training problem and a benchmark's question that are the same or nearly so.
 
     Attributes:
-        share: of the 13-word sequences of the text with fewer of them, those that stand in the other; 1 for `equal`.
+        share: share of the 13-word sequences of the text with fewer of them that occur in the other; 1 for `equal`.
     """
 
     problem: str
@@ -47,7 +48,7 @@ class Text:
 
 
 def words(text: str) -> list[str]:
-    r"""The words of a text.
+    r"""Return the words of a text.
 
     >>> words(r"Find $\dfrac{1}{2}+x$.")
     ['find', 'frac', '1', '2', '+', 'x']
@@ -57,7 +58,9 @@ def words(text: str) -> list[str]:
 
 
 def matches(problems: Iterable[tuple[str, str]], questions: Sequence[Text]) -> list[Match]:
-    """Every match of the problems (id, text) with the questions, in the order of the problems."""
+    """Return every match of the problems (id, text) with the questions, in the order of the problems."""
+    # Inverted indices from texts and from 13-word sequences to questions: a problem is compared only with questions
+    # that share one with it.
     equal: dict[tuple[str, ...], list[int]] = defaultdict(list)
     holders: dict[tuple[str, ...], list[int]] = defaultdict(list)
     sizes = []

@@ -1,6 +1,6 @@
-"""Generated problems: which are held out, which are trained on, and the tokenizer of both.
+"""Generated problems: the split into held-out and training problems, and their tokenizer.
 
-The held-out problems are drawn first; no training row and no demonstration of a warm start has one of them.
+The held-out problems are drawn first; no training row and no demonstration of a warm start contains one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PIECES = r"</?[a-z_]+>|\\boxed\{|[a-z_]+|[0-9]|\s|[^a-z0-9\s_<\\]+|<|\\"
 
 
 def generator_of(data: DataSpec) -> ModuleType:
-    """Return the module of the specification's source. ValueError when this code makes another version of it."""
+    """Return the module of the specification's source. ValueError if this code implements another version."""
     source = SOURCES[data.source]
     if data.version != source.version:
         raise ValueError(
@@ -37,7 +37,7 @@ def generator_of(data: DataSpec) -> ModuleType:
 
 
 def demonstration_parameters(source: str, overrides: Mapping[str, float]) -> dict[str, float]:
-    """Return the source's demonstration parameters with `overrides`. ValueError for an unknown key or no share."""
+    """Return the source's demonstration parameters with `overrides`. ValueError for an unknown key or a non-share."""
     defaults = SOURCES[source].generator.DEMONSTRATION_PARAMETERS
     for key, value in overrides.items():
         if key not in defaults:
@@ -61,12 +61,12 @@ def held_out(data: DataSpec) -> list[Any]:
 
 
 def held_out_problems(data: DataSpec) -> frozenset[tuple]:
-    """Return keys of the held-out problems: what training rows and demonstrations must not contain."""
+    """Return keys of the held-out problems, which training rows and demonstrations must not contain."""
     return frozenset(generator_of(data).problem_key(example) for example in held_out(data))
 
 
 def train_rows(data: DataSpec) -> list[dict[str, str]]:
-    """Return the training rows {"id", "prompt", "reference"}. A problem may come again, a held-out one never comes."""
+    """Return the training rows {"id", "prompt", "reference"}. Problems may repeat, but none is a held-out one."""
     rng, task, excluded = _rng(data, "train"), generator_of(data), held_out_problems(data)
     rows = []
     for i in range(data.train_rows):
@@ -79,7 +79,7 @@ def draw(data: DataSpec, rng: random.Random, excluded: Container[tuple]) -> Any:
     """Draw an example whose problem is not in `excluded`.
 
     An excluded problem is replaced by one of its own category: otherwise leaving out the held-out problems would make
-    the categories with few problems rarer. Raises ValueError when a category has nothing left.
+    the categories with few problems rarer. Raises ValueError if a category has no problem left.
     """
     task = generator_of(data)
     example = task.example(rng)
@@ -105,7 +105,7 @@ def texts(data: DataSpec) -> Iterable[str]:
 
 
 def _rng(data: DataSpec, purpose: str) -> random.Random:
-    """Return a generator of its own for each purpose, so that a change of one never shifts another."""
+    """Return a separate generator for each purpose, so that a change of one never shifts another."""
     return random.Random(f"{data.source}/{data.version}/{data.seed}/{purpose}")
 
 
@@ -113,12 +113,12 @@ def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     """Build the tokenizer whose whole-piece tokens are the most frequent pieces of `texts`.
 
     A text is split into tags, words, single digits, white space and runs of punctuation; a piece that the task uses is
-    one token, any other piece is spelt in bytes. So limits of the response length count words and digits, and yet every
-    text is encoded and decoded without loss. It is a byte-level BPE model without merges: trained merges would spend
-    most of a vocabulary of this size on halves of words, and would still split words of the task.
+    one token, any other piece is encoded in bytes. So limits of the response length count words and digits, and still
+    every text is encoded and decoded without loss. It is a byte-level BPE model without merges: trained merges would
+    spend most of a vocabulary of this size on halves of words, and would still split words of the task.
 
-    Deterministic: ties are in alphabetical order, and the order of the texts does not matter. Entries that are left
-    over never come from a text, but have a text of their own, so that a model that samples one is seen to do so.
+    The result is deterministic: ties are broken alphabetically, and the order of the texts does not matter. Unused
+    entries never result from a text, but have a text of their own, so a sampled one is visible in the response.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -132,9 +132,9 @@ def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     counts = Counter(piece for text in texts for piece, _ in split.pre_tokenize_str(text))
     fixed = [PAD, EOS, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     whole = sorted(counts.keys() - set(fixed), key=lambda piece: (-counts[piece], piece))
-    unused = [f"<unused_{i}>" for i in range(VOCABULARY)]  # with a digit, so not one piece
+    unused = [f"<unused_{i}>" for i in range(VOCABULARY)]  # each contains a digit, so it is never one piece
     entries = [*fixed, *whole, *unused][:VOCABULARY]
-    # ignore_merges: a piece that is an entry becomes that entry, without merges that lead to it.
+    # ignore_merges: a piece that is an entry becomes that entry, without merges that produce it.
     model = models.BPE(vocab={piece: i for i, piece in enumerate(entries)}, merges=[], ignore_merges=True)
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = split

@@ -50,18 +50,18 @@ class Pin(BaseModel):
     host: Literal["hub", "github"]
     repository: str
     revision: str = Field(pattern="^[0-9a-f]{40}$")
-    file: str  # its path in the repository, or a pattern that exactly one path fits
-    rows: int | None  # None: nobody states it
+    file: str  # its path in the repository, or a pattern that exactly one path matches
+    rows: int | None  # None: unknown
     blob: str | None = Field(None, pattern="^[0-9a-f]{40}$")  # git's id of the content; the hub gives its own hashes
 
     @property
     def origin(self) -> str:
-        """Repository and commit, in words."""
+        """Return repository and commit, in words."""
         return f"{self.repository} at revision {self.revision}"
 
 
 def read_pin(lock: Path, source_id: str) -> Pin:
-    """Return the pin of a data set. ValueError, naming the file, where it has none, or one that is not complete."""
+    """Return the pin of a data set. ValueError, naming the file, if there is none or it is not complete."""
     try:
         content = yaml.safe_load(lock.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -84,10 +84,10 @@ def read_pin(lock: Path, source_id: str) -> Pin:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Where data sets and models come from.
+    """The source of data sets and models.
 
     Attributes:
-        cache: directory of everything that is fetched.
+        cache: directory of all fetched files.
         lock: the file of pins.
         data_local, models_local: data set or model id -> local file or directory that is used instead.
         mirror: endpoint of a mirror of the hub; None: the hub itself.
@@ -100,7 +100,7 @@ class Fetch:
     mirror: str | None = None
 
     def dataset(self, source_id: str) -> Path:
-        """Return the file of a data set: the local one if there is one, else the cached one, fetched where absent.
+        """Return the file of a data set: the local one if there is one, else the cached one, fetched if absent.
 
         A local file in the pinned format must have the pinned content where that is known; in another format its rows
         are taken as they are, and a warning says so.
@@ -155,7 +155,7 @@ class Fetch:
         return self.model(hub_id, revision, TOKENIZER_FILES)
 
     def rows(self, source_id: str) -> list[Row]:
-        """Return the rows of a data set. ValueError, naming the set, for another number of them than is pinned."""
+        """Return the rows of a data set. ValueError, naming the set, if their number is not the pinned one."""
         path, pin = self.dataset(source_id), read_pin(self.lock, source_id)
         rows = read_rows(path)
         if pin.rows is not None and len(rows) != pin.rows:
@@ -163,25 +163,25 @@ class Fetch:
         return rows
 
     def describe(self, source_id: str) -> dict[str, Any]:
-        """Return what a manifest says about a data set that was used."""
+        """Return the manifest entry of a data set that was used."""
         pin, path = read_pin(self.lock, source_id), self.dataset(source_id)
         origin = {"repository": pin.repository, "revision": pin.revision}
         return {**origin, "file": path.name, "sha256": sha256(path), "local": source_id in self.data_local}
 
     def has_dataset(self, pin: Pin) -> bool:
-        """Return whether the cache has the file of a data set. Asks no host."""
+        """Return whether the cache has the file of a data set, without asking a host."""
         if pin.host == "github":
             return self._github_path(pin).is_file()
         return self._cached("dataset", pin.repository, pin.revision, (pin.file,)) is not None
 
     def has_model(self, hub_id: str, revision: str) -> bool:
-        """Return whether the cache has all files of a model. Asks no host."""
+        """Return whether the cache has all files of a model, without asking a host."""
         return self._cached("model", hub_id, revision, MODEL_FILES) is not None
 
     def _snapshot(
         self, kind: Kind, repository: str, revision: str, files: tuple[str, ...], missing: Callable[[str], str]
     ) -> Path:
-        """Return the directory with the wanted files of a commit, fetched where some are absent, and checked."""
+        """Return the directory with the wanted files of a commit, fetched if any are absent, and checked."""
         folder = self._cached(kind, repository, revision, files)
         if folder is None:
             logger.info("fetching %s at revision %s", repository, revision)
@@ -198,7 +198,7 @@ class Fetch:
 
         try:
             return self._download(kind, repository, revision, files, local_files_only=True)
-        except LocalEntryNotFoundError:  # nothing, or not all of it
+        except LocalEntryNotFoundError:  # nothing or an incomplete snapshot
             return None
 
     def _download(
@@ -222,9 +222,9 @@ class Fetch:
         return self.cache / "github" / pin.repository.replace("/", "--") / pin.revision / pin.file
 
     def _github_file(self, pin: Pin, missing: Callable[[str], str]) -> Path:
-        """Return a file of a GitHub repository, fetched where absent, and checked. A mirror of the hub has none."""
+        """Return a file of a GitHub repository, fetched if absent, and checked. A mirror of the hub has none."""
         path = self._github_path(pin)
-        first = path.with_name(f"{path.name}.blob")  # git's id of what was fetched, where the pin does not know it
+        first = path.with_name(f"{path.name}.blob")  # git's id of the fetched file, if the pin has none
         if not path.is_file():
             logger.info("fetching %s of %s", pin.file, pin.origin)
             address = f"{GITHUB}/{pin.repository}/raw/{pin.revision}/{pin.file}"
@@ -236,7 +236,7 @@ class Fetch:
 
 
 def fetch_as_configured(root: Path, settings: Mapping[str, Any]) -> Fetch:
-    """Return how a workflow fetches: keys of a preset, any of FETCHING. ValueError for others."""
+    """Return a workflow's Fetch, from keys of a preset, any of FETCHING. ValueError for other keys."""
     unknown = sorted(settings.keys() - FETCHING.keys())
     if unknown:
         raise ValueError(f"--fetch: {unknown[0]!r} is no key of it; the keys are {', '.join(FETCHING)}")
@@ -246,7 +246,7 @@ def fetch_as_configured(root: Path, settings: Mapping[str, Any]) -> Fetch:
 
 
 def write_model_manifest(spec: HubModel, manifest: Path, *, fetch: Fetch) -> None:
-    """Have the model on this machine, and say in `manifest` where it is and what it is made of."""
+    """Fetch a model if it is not on this machine, and write its directory and checksums into `manifest`."""
     import huggingface_hub
 
     folder = fetch.model(spec.hub, spec.revision)
@@ -264,7 +264,7 @@ def write_model_manifest(spec: HubModel, manifest: Path, *, fetch: Fetch) -> Non
 
 
 def check_available(datasets: Iterable[str], models: Iterable[tuple[str, str]], fetch: Fetch) -> None:
-    """Raise one FetchError that lists everything that is neither on this machine nor at a host that answers.
+    """Raise one FetchError that lists everything that is neither on this machine nor at a reachable host.
 
     Nothing is fetched. datasets: ids; models: (hub id, revision). ValueError for a local file of an unknown data set.
     """
@@ -290,7 +290,7 @@ def check_available(datasets: Iterable[str], models: Iterable[tuple[str, str]], 
 
 
 def hub_address(mirror: str | None) -> str:
-    """Return the address of the hub. FetchError, naming the key or the variable, for one without its scheme."""
+    """Return the address of the hub. FetchError, naming the key or variable, if it has no scheme."""
     from huggingface_hub import constants
 
     address = mirror or constants.ENDPOINT
@@ -301,7 +301,7 @@ def hub_address(mirror: str | None) -> str:
 
 
 def attempt(download: Callable[[], Any], missing: Callable[[str], str], address: str) -> Any:
-    """Return the result of a download from an address; whatever stops it becomes one FetchError."""
+    """Return the result of a download from an address; turn any error into a FetchError."""
     if fault := network.settings_fault():
         raise FetchError(missing(fault))
     try:
@@ -346,7 +346,7 @@ def _local_file(source_id: str, pin: Pin, path: Path) -> Path:
 
 
 def _check_content(path: Path, expected: str, of: str) -> None:
-    """Raise FetchError unless a file has the hash that is expected (sha256, or git's id); no hash is not compared."""
+    """Raise FetchError unless a file has the expected hash (sha256, or git's id). Without one, compare nothing."""
     if re.fullmatch("[0-9a-f]{64}", expected):
         found = sha256(path)
     elif re.fullmatch("[0-9a-f]{40}", expected):
@@ -361,7 +361,7 @@ def _check_content(path: Path, expected: str, of: str) -> None:
 
 
 def _check_complete(folder: Path, missing: Callable[[str], str], *, weights: bool) -> None:
-    """Raise FetchError unless a model's directory has its configuration and, if wanted, every file of its weights."""
+    """Raise FetchError unless a model's directory has its configuration and, if wanted, all its weight files."""
     needed = {"config.json"}
     if weights:
         index = folder / "model.safetensors.index.json"
@@ -381,7 +381,7 @@ def _get(address: str) -> bytes:
 
 
 def _limit_client() -> None:
-    """Give the hub's client what it lacks: messages once, and no endless wait for a host that is mute."""
+    """Make the hub's client log each message once, and time out if a host does not respond."""
     from huggingface_hub import set_client_factory
     from huggingface_hub.utils import logging as hub_logging
     from huggingface_hub.utils._http import default_client_factory

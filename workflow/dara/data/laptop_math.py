@@ -5,8 +5,8 @@
     7+8=15;4+1=5;47+8=55;55+5=60;\\boxed{60}
 
 Each step of a solution is terse (`55+5=60;`) or works digit by digit before it states the sum; the verb of the prompt
-decides how often. Verbose solutions are right more often and longer, so that correctness and a length limit pull in
-different directions, as they do in the paper.
+decides how often. Verbose solutions are longer and more often right, so that correctness and a length limit conflict,
+as in the paper.
 """
 
 import random
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 VERSION = 1
-"""Changes whenever the same seed would give other examples; it is part of the identity of the data."""
+"""Raised whenever the same seed would give other examples; part of the identity of the data."""
 
 VERBS = {"solve": 0.60, "explain": 0.30, "prove": 0.10}  # verb -> share of the prompts
 
 DEMONSTRATION_PARAMETERS: dict[str, float] = {
-    "direct": 0.05,  # share of solutions that are nothing but the boxed answer
+    "direct": 0.05,  # share of solutions that consist of the boxed answer only
     "wrong_terse": 0.30,  # share of wrong answers among solutions of terse steps; twice as large among direct ones
     "wrong_verbose": 0.10,  # the same among solutions of verbose steps
     "verbose_solve": 0.20,  # share of verbose steps after each verb
@@ -33,7 +33,7 @@ CATEGORIES = {2: "two_numbers", 3: "three_numbers"}
 
 @dataclass(frozen=True)
 class Example:
-    """One sum: `verb` asks for it, `numbers` are added from left to right (the first 11 to 89, the others 2 to 9)."""
+    """A sum: `verb` asks for it, `numbers` are added from left to right (the first 11 to 89, the others 2 to 9)."""
 
     verb: str
     numbers: tuple[int, ...]
@@ -47,22 +47,22 @@ def example(rng: random.Random) -> Example:
 
 
 def prompt(example: Example) -> str:
-    """The complete text that the model continues."""
+    """Return the complete text that the model continues."""
     return f"<user>{example.verb} {'+'.join(map(str, example.numbers))}</user>\n"
 
 
 def reference(example: Example) -> str:
-    """The answer, as the correctness reward compares it with the boxed one."""
+    """Return the answer, as the correctness reward compares it with the boxed one."""
     return str(sum(example.numbers))
 
 
 def problem_key(example: Example) -> tuple:
-    """What makes two examples the same problem: the numbers, whatever the verb and the order of the small ones."""
+    """Return the key of the problem: the numbers, whatever the verb and the order of the small ones."""
     return example.numbers[0], tuple(sorted(example.numbers[1:]))
 
 
 def category(example: Example) -> str:
-    """How many numbers are added."""
+    """Return the category: how many numbers are added."""
     return CATEGORIES[len(example.numbers)]
 
 
@@ -77,7 +77,7 @@ def demonstration(
     verbose_explain: float,
     verbose_prove: float,
 ) -> str:
-    """A solution for the warm start. The shares: see DEMONSTRATION_PARAMETERS."""
+    """Return a solution for the warm start. The shares: see DEMONSTRATION_PARAMETERS."""
     if rng.random() < direct:
         return _boxed(sum(example.numbers) + _error(rng, 2 * wrong_terse))
     verbose = {"solve": verbose_solve, "explain": verbose_explain, "prove": verbose_prove}[example.verb]
@@ -94,7 +94,7 @@ def demonstration(
 
 
 def benchmark_files(examples: Sequence[Example]) -> dict[str, list[dict[str, Any]]]:
-    """Held-out examples: {relative file name: rows {"id", "prompt", "answer"}}."""
+    """Return held-out examples: {relative file name: rows {"id", "prompt", "answer"}}."""
     rows = [{"id": f"sum_{i}", "prompt": prompt(one), "answer": reference(one)} for i, one in enumerate(examples)]
     return {"problems.jsonl": rows}
 
@@ -104,7 +104,7 @@ def _error(rng: random.Random, probability: float) -> int:
 
 
 def _digits(total: int, number: int) -> str:
-    """The digits of `total + number`: the last ones, then the tens with the carry. They are always right."""
+    """Return the digits of `total + number`: the last ones, then the tens with the carry. They are always right."""
     tens, ones = divmod(total, 10)
     carry = (ones + number) // 10
     return f"{ones}+{number}={ones + number};{tens}+{carry}={tens + carry};"

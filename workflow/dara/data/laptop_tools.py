@@ -11,7 +11,7 @@ A prompt looks like this, and a well-formatted answer like the text below it:
     </tool_call>
 
 The demonstrations of the warm start rarely have this format and often make a wrong call, so that a warm-started model
-begins where the paper's models begin: correctness is dense, format is sparse. The held-out cases are written in the
+begins like the paper's models: correctness is dense, format is sparse. The held-out cases are written in the
 file format of the Berkeley Function Calling Leaderboard (BFCL).
 """
 
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 VERSION = 1
-"""Changes whenever the same seed would give other examples; it is part of the identity of the data."""
+"""Raised whenever the same seed would give other examples; part of the identity of the data."""
 
 DEMONSTRATION_PARAMETERS: dict[str, float] = {
     "well_formatted": 0.02,  # share of demonstrations with the required format, a mean over the tools
@@ -43,7 +43,7 @@ TOOLS: dict[str, tuple[tuple[str, str], tuple[str, ...]]] = {  # name -> (verbs 
     "movie": (("watch", "cinema"), ("title", "hour")),
     "translate": (("say", "speak"), ("word", "lang")),
 }
-VALUES: dict[str, tuple[str, ...]] = {  # parameter -> what it can be
+VALUES: dict[str, tuple[str, ...]] = {  # parameter -> its possible values
     "city": ("paris", "rome", "oslo", "cairo", "lima", "delhi"),
     "day": ("monday", "tuesday", "friday", "sunday"),
     "artist": ("queen", "abba", "bach", "adele"),
@@ -74,7 +74,7 @@ CATEGORIES = {  # number of parameters in the gold call -> category of the held-
     3: "multiple_three_parameters",
 }
 
-# Text of an answer by its format. Only the first is the required one; the shares are those of the others.
+# Text of an answer by its format. Only the first is the required format; the shares are those of the others.
 WELL_FORMATTED = "<think>use {name}</think>\n<tool_call>\n{call}\n</tool_call>"
 BADLY_FORMATTED: dict[str, tuple[float, str]] = {
     "no_think": (0.30, "<tool_call>\n{call}\n</tool_call>"),
@@ -83,13 +83,13 @@ BADLY_FORMATTED: dict[str, tuple[float, str]] = {
     "trailing_text": (0.15, WELL_FORMATTED + "\ndone"),
     "no_call_tag": (0.05, "<think>use {name}</think>\n{call}"),
 }
-# How a wrong call is wrong, with the shares of wrong calls.
+# Kinds of errors in a wrong call, with their shares.
 WRONG_CALLS = {"name": 0.25, "value": 0.40, "extra_parameter": 0.20, "missing_parameter": 0.15}
 
 
 @dataclass(frozen=True)
 class Example:
-    """One query and its gold call.
+    """A query and its gold call.
 
     `offered`: tools in the order of the prompt; `arguments`: (parameter, value) pairs in the order of the tool's
     signature; `spoken`: the same values in the order of the query.
@@ -115,29 +115,29 @@ def example(rng: random.Random) -> Example:
 
 
 def prompt(example: Example) -> str:
-    """The complete text that the model continues."""
+    """Return the complete text that the model continues."""
     return _prompt(((name, TOOLS[name][1]) for name in example.offered), _query(example))
 
 
 def reference(example: Example) -> str:
-    """The gold answer in the required format; the rewards read the gold call and the required tags from it."""
+    """Return the gold answer in the required format; rewards read the gold call and the required tags from it."""
     return WELL_FORMATTED.format(name=example.tool, call=_call(example.tool, dict(example.arguments)))
 
 
 def problem_key(example: Example) -> tuple:
-    """What makes two examples the same problem: the tools offered and the gold call, however the query says it."""
+    """Return the key of the problem: the tools offered and the gold call, however the query is worded."""
     return tuple(sorted(example.offered)), example.tool, example.arguments
 
 
 def category(example: Example) -> str:
-    """BFCL category of the example: how many parameters its gold call has."""
+    """Return the BFCL category of the example: how many parameters its gold call has."""
     return CATEGORIES[len(example.arguments)]
 
 
 def demonstration(rng: random.Random, example: Example, *, well_formatted: float, wrong: float) -> str:
-    """An answer for the warm start. `well_formatted` and `wrong`: see DEMONSTRATION_PARAMETERS.
+    """Return an answer for the warm start. `well_formatted` and `wrong`: see DEMONSTRATION_PARAMETERS.
 
-    Raises ValueError when `well_formatted` is so large that the best tool's share would be over 1.
+    Raises ValueError if `well_formatted` is so large that the best tool's share would be over 1.
     """
     name, arguments = example.tool, dict(example.arguments)
     if rng.random() < wrong:
@@ -151,9 +151,9 @@ def demonstration(rng: random.Random, example: Example, *, well_formatted: float
 
 
 def format_shares(mean: float) -> dict[str, float]:
-    """Share of well-formatted demonstrations of each tool: geometric from 3^-1.5 to 3^1.5, scaled to the given mean.
+    """Return each tool's share of well-formatted demonstrations: geometric from 3^-1.5 to 3^1.5, scaled to `mean`.
 
-    The spread lets the format be learnt on some tools first, as it is on real prompts. ValueError: a share over 1.
+    The spread lets the format be learnt on some tools first, as on real prompts. ValueError for a share over 1.
     """
     last = len(TOOLS) - 1
     spread = [3.0 ** (3.0 * index / last - 1.5) for index in range(len(TOOLS))]
@@ -167,7 +167,7 @@ def format_shares(mean: float) -> dict[str, float]:
 
 
 def benchmark_files(examples: Sequence[Example]) -> dict[str, list[dict[str, Any]]]:
-    """Held-out examples as BFCL's files, {relative file name: rows}: questions and answers of each category."""
+    """Return held-out examples as BFCL's files, {relative file name: rows}: questions and answers by category."""
     files: dict[str, list[dict[str, Any]]] = {}
     for name in CATEGORIES.values():
         cases = [one for one in examples if category(one) == name]
@@ -178,7 +178,7 @@ def benchmark_files(examples: Sequence[Example]) -> dict[str, list[dict[str, Any
 
 
 def bfcl_prompt(case: dict[str, Any]) -> str:
-    """The prompt of a BFCL case ({"id", "question", "function"}): exactly the form of the training prompts.
+    """Return the prompt of a BFCL case ({"id", "question", "function"}), in exactly the form of training prompts.
 
     Raises ValueError for a case that is not one user message in one turn.
     """
@@ -206,7 +206,7 @@ def _call(name: str, arguments: dict[str, str]) -> str:
 
 
 def _wrong_call(rng: random.Random, example: Example) -> tuple[str, dict[str, str]]:
-    """A call that differs from the gold call: (name, arguments). A kind that is impossible here becomes another."""
+    """Return a call (name, arguments) that differs from the gold call. An impossible kind of error is replaced."""
     arguments = dict(example.arguments)
     unused = [p for p in TOOLS[example.tool][1] if p not in arguments]
     kind = rng.choices(list(WRONG_CALLS), list(WRONG_CALLS.values()))[0]
@@ -243,7 +243,7 @@ def _bfcl_function(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "description": f"The {name} tool; its queries begin with {' or '.join(verbs)}.",
-        # Nothing is required: a query gives any subset of the values, and the checker refuses a call with others.
+        # Nothing is required: a query gives any subset of the values, and the checker rejects a call with others.
         "parameters": {"type": "dict", "properties": properties, "required": []},
     }
 

@@ -1,7 +1,7 @@
-r"""The five math benchmarks: their rows in one form, with counts that are checked.
+r"""The five math benchmarks: their rows in one form, with checked counts.
 
 MATH-500, AIME 2024, AMC 2022/2023 (AMC 12), Minerva and OlympiadBench (text only, English, competition): 1,559
-questions. A copy with another number of rows is another set; the widely copied OlympiadBench file has one row more.
+questions. A copy with another number of rows is rejected; the widely copied OlympiadBench file has one row more.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 from dara.data.public import column, read_rows
 
 VERSION = 2
-"""Changes whenever the same rows would give other questions, answers or prompts (2: a prompt has the problem without
-blanks around it)."""
+"""Raised whenever the same rows would give other questions, answers or prompts (2: a prompt has the problem without
+surrounding blanks)."""
 LAYERS = 3
 DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 
 
 @dataclass(frozen=True)
 class MathSet:
-    """A benchmark: its number of questions, and the columns that its files have (the first that is there counts)."""
+    """A benchmark: its number of questions, and the possible columns of its files (the first one present is used)."""
 
     questions: int
     problem: tuple[str, ...]
@@ -40,7 +40,7 @@ QUESTIONS = sum(one.questions for one in SETS.values())
 
 
 def read_set(name: str, path: Path) -> list[dict[str, str]]:
-    """Return the questions of a set as rows {"id", "category", "problem", "answer"}; their category is the set.
+    """Return the questions of a set as rows {"id", "category", "problem", "answer"}; the category is the set.
 
     Raises:
         ValueError: another number of rows than the set has, or a row without a problem or an answer; names set, file
@@ -60,9 +60,10 @@ def read_set(name: str, path: Path) -> list[dict[str, str]]:
 
 
 def reference(answer: Any) -> str:
-    """Return the answer as the graders compare it; empty where there is none.
+    """Return the answer as the graders compare it; empty if there is none.
 
-    The first of a list; a float that is an integer as such; up to three layers of outer math delimiters taken off.
+    Of a list, the first; a float with an integer value as an integer; without up to three layers of outer math
+    delimiters.
 
     >>> reference([142.0]), reference(r"$\\frac{1}{2}$")
     ('142', '\\\\frac{1}{2}')
@@ -80,7 +81,7 @@ def reference(answer: Any) -> str:
 
 
 def _inside(text: str) -> str:
-    """Return the text without delimiters around the whole of it; `$a$, $b$` has none."""
+    """Return the text without delimiters around all of it; `$a$, $b$` has none."""
     for left, right in DELIMITERS:
         inner = text[len(left) : len(text) - len(right)]
         whole = len(text) > len(left) + len(right) and text.startswith(left) and text.endswith(right)

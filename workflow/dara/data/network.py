@@ -1,4 +1,4 @@
-"""Why nothing can be fetched from an address, in one sentence that names the key or the variable to change."""
+"""Explains why an address cannot be reached, in one sentence that names the key or the variable to change."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ ADVICE = {
     407: "give the proxy its user and password: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT",
     429: f"try again later, or {TOKEN}",
 }
-"""Status of an answer -> what to do; of a fault of the host (500 and above), to try again later."""
+"""Status of an answer -> advice; for a fault of the host (500 and above), to try again later."""
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 ERRORS = (OSError, json.JSONDecodeError, httpx.HTTPError, httpx.InvalidURL, RuntimeError)
-"""What fetching raises for a fault of the network, a host, or what it sends. RuntimeError: the hub's storage, Xet."""
+"""Errors of fetching: faults of the network, of a host, or of its content. RuntimeError: the hub's storage, Xet."""
 
 
 class FetchError(ValueError):
-    """A file is not here and cannot be fetched, or is not what is pinned."""
+    """A file is not here and cannot be fetched, or is not the pinned one."""
 
 
 def unreachable(address: str) -> str | None:
-    """Why nothing can be fetched from a host, asked as the hub library does; None if it answers, whatever it says."""
+    """Return why a host cannot be reached, asked as the hub library does; None if it answers with any status."""
     if fault := settings_fault():
         return fault
     try:
@@ -48,7 +48,7 @@ def unreachable(address: str) -> str | None:
 
 
 def settings_fault() -> str | None:
-    """What is wrong with the variables that every connection of this process goes by."""
+    """Return what is wrong with the environment variables that apply to every connection of this process."""
     kinds = {"http", "https", *(("socks5", "socks5h") if find_spec("socksio") else ())}
     for name, value in os.environ.items():
         if name.lower() in PROXIES and value:
@@ -64,7 +64,7 @@ def settings_fault() -> str | None:
 
 
 def reason(error: BaseException, address: str) -> str:
-    """What an error says that fetching from an address has raised: the first of its causes that is known."""
+    """Return the explanation of an error raised while fetching from an address: that of its first known cause."""
     causes = list(_causes(error))
     response = next((item.response for item in causes if getattr(item, "response", None) is not None), None)
     if response is not None:
@@ -91,14 +91,14 @@ def reason(error: BaseException, address: str) -> str:
 
 
 def refusal(response: httpx.Response) -> str:
-    """What a host has answered instead of what was asked for."""
+    """Return a description of an unexpected answer of a host."""
     status = response.status_code
     advice = ADVICE.get(status, "try again later" if status >= 500 else "this is not what the hub answers")
     return f"{shown(str(response.url))} answers {status} {response.reason_phrase}: {advice}"
 
 
 def shown(address: str) -> str:
-    """An address without user, password and query, or a text with such addresses."""
+    """Return an address without user, password and query, or a text with such addresses."""
     return re.sub(r"(^|//)[^/@\s]*@", r"\1", address.partition("?")[0])
 
 
@@ -109,7 +109,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _through(address: str) -> str:
-    """The proxy that a request to an address goes through, as words of a sentence."""
+    """Return the proxy that a request to an address uses, as words of a sentence."""
     url, proxies = urlsplit(address), urllib.request.getproxies()
     kind = url.scheme if url.scheme in proxies else "all"
     if kind not in proxies or urllib.request.proxy_bypass(url.netloc):

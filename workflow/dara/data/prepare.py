@@ -1,7 +1,7 @@
-"""Preparation of data: training prompts, validation rows and held-out cases, written from a specification.
+"""Preparation of data from a specification: training prompts, validation rows and held-out cases.
 
-Nothing of a public data set is left out in silence: each row that is not used is in `excluded.csv` with its reason,
-each training problem that is also in a benchmark in `contamination.csv`, and the manifest has the counts.
+No row of a public data set is left out silently: each unused row is in `excluded.csv` with its reason, each training
+problem that is also in a benchmark is in `contamination.csv`, and the manifest has the counts.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ def prepare(data: AnyData, out: Path, *, fetch: Fetch | None = None, own_files: 
     """Write a data set into `out`, its `manifest.json` last. The same specification gives identical files.
 
     Every data set has `train.jsonl`, rows {"id", "prompt", "reference"} with complete texts as prompts. Generated data
-    has `benchmark/` and `tokenizer/`, too; public data `validation/problems.jsonl`, rows {"id", "category", "messages",
-    "reference"}, and the lists `excluded.csv` and `contamination.csv`.
+    also has `benchmark/` and `tokenizer/`; public data has `validation/problems.jsonl`, rows {"id", "category",
+    "messages", "reference"}, and the lists `excluded.csv` and `contamination.csv`.
 
-    fetch: where public data, and the model whose chat template renders it, come from. own_files: where a user's own
-    files are relative to.
+    fetch: the source of public data and of the model whose chat template renders it. own_files: the directory to which
+    paths of a user's own files are relative.
 
     Raises:
-        ValueError: another version or revision than is made here; too few distinct problems to hold out; no tokenizer;
-            a missing or wrong file, another number of rows. The message names what to change.
+        ValueError: a version or revision that this code does not make; too few distinct problems to hold out; no
+            tokenizer; a missing or wrong file, another number of rows. The message names what to change.
     """
     if isinstance(data, DataSpec):
         _prepare_generated(data, out)
@@ -56,7 +56,7 @@ def prepare(data: AnyData, out: Path, *, fetch: Fetch | None = None, own_files: 
 
 
 def files_of(data: HubData) -> tuple[str, ...]:
-    """Return ids of the data sets that a preparation reads: its own, and those of benchmarks it is compared with."""
+    """Return ids of the data sets that a preparation reads: its own, and those of the compared benchmarks."""
     source = SOURCES[data.source]
     return (*source.files, *(name for name in source.benchmarks if name in SETS))
 
@@ -105,6 +105,7 @@ def _prepare_rows(data: HubData | OwnData, source: Source, out: Path, fetch: Fet
     found = contamination.matches(((one.id, one.text) for one in train), _questions(source.benchmarks, fetch))
     removed = isinstance(data, HubData) and data.decontaminate
     if removed:
+        # Reversed, so that the first match of a problem is the one that is recorded.
         first = {match.problem: match.case for match in reversed(found)}
         excluded += [Exclusion(one.id, "in_benchmark", first[one.id]) for one in train if one.id in first]
         train = [one for one in train if one.id not in first]
@@ -134,7 +135,7 @@ def _prepare_rows(data: HubData | OwnData, source: Source, out: Path, fetch: Fet
 
 
 def _source(data: HubData, fetch: Fetch) -> Source:
-    """Return the source of public data. ValueError for another version or revision than is prepared here."""
+    """Return the source of public data. ValueError for a version or revision that this code does not prepare."""
     source = SOURCES[data.source]
     if data.version != source.version:
         raise ValueError(
@@ -173,11 +174,11 @@ def _tokenizer(data: HubData | OwnData, fetch: Fetch) -> PreTrainedTokenizerBase
 def _prompts(
     problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase, limit: int
 ) -> tuple[dict[str, str], list[Exclusion]]:
-    """Return id -> complete prompt, for prompts of at most `limit` tokens; and the problems with longer ones."""
+    """Return id -> complete prompt, for prompts of at most `limit` tokens; and the problems with longer prompts."""
     prompts, too_long = {}, []
     for one in problems:
         text = tokenizer.apply_chat_template(one.messages, tokenize=False, add_generation_prompt=True)
-        # The template has put every special token into the text.
+        # The template has already put every special token into the text.
         tokens = len(tokenizer(text, add_special_tokens=False)["input_ids"])
         if tokens > limit:
             too_long.append(Exclusion(one.id, "too_long", str(tokens)))
@@ -187,7 +188,7 @@ def _prompts(
 
 
 def _questions(benchmarks: Iterable[str], fetch: Fetch) -> list[Text]:
-    """Return the questions of benchmarks, or of single sets of math problems, that a source is compared with."""
+    """Return the questions of benchmarks, or of single math sets, with which a source is compared."""
     found = []
     for name in benchmarks:
         if name in SETS:
@@ -203,13 +204,13 @@ def _write(
     content: Mapping[str, Any],
     add: Callable[[Path], None] = lambda folder: None,
 ) -> None:
-    """Write JSON-lines files (name -> rows) into `out` and, last, `manifest.json`; each file complete or not at all.
+    """Write JSON-lines files (name -> rows) into `out` and, last, `manifest.json`; each file atomically.
 
-    content: what else the manifest says, before the counts of rows and the checksums of all files. `add` writes further
-    files into the directory that it is given.
+    content: further entries of the manifest, before the counts of rows and the checksums of all files. add: writes
+    further files into its argument, a directory.
     """
     out.mkdir(parents=True, exist_ok=True)
-    (out / MANIFEST).unlink(missing_ok=True)  # while files change, no manifest vouches for them
+    (out / MANIFEST).unlink(missing_ok=True)  # no manifest while files change
     with tempfile.TemporaryDirectory(prefix=".preparing-", dir=out) as name:
         staging = Path(name)
         for file, objects in rows.items():

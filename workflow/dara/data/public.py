@@ -1,4 +1,4 @@
-r"""Readers of public data: rows of files, ToolRL's RL split, and DeepScaleR-Preview as the authors split it."""
+r"""Readers of public data: data files, ToolRL's RL split, and DeepScaleR-Preview with the authors' split."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Problem:
     """A row of a data set, for training or validation.
 
     Attributes:
-        messages: what the model is asked, [{"role", "content"}].
-        reference: what the rewards compare a response with.
-        text: the problem's own words, without instructions: what is compared with benchmarks.
+        messages: the dialogue that the model continues, [{"role", "content"}].
+        reference: the reference with which the rewards compare a response.
+        text: the problem's own words, without instructions, for the comparison with benchmarks.
     """
 
     id: str
@@ -43,7 +43,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Exclusion:
-    """A row that is not used, and why: a word for the count, and the details."""
+    """A row that is not used, with its reason: a word for the count, and the details."""
 
     id: str
     reason: str
@@ -55,7 +55,7 @@ Problems = tuple[list[Problem], list[Problem], list[Exclusion]]
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Return the rows of `path`, in values of Python; its suffix says the format (.parquet, .jsonl, .json).
+    """Return the rows of `path` as Python values; the suffix gives the format (.parquet, .jsonl, .json).
 
     Raises:
         ValueError: the file is missing, in another format, or not a table; names file and row (from 1).
@@ -65,7 +65,7 @@ def read_rows(path: Path) -> list[Row]:
     if path.suffix == ".parquet":
         return _parquet(path)
     if path.suffix == ".jsonl":
-        # Not splitlines(): a problem may hold other separators, which JSON leaves as they are.
+        # Not splitlines(): a problem may contain other separators, which JSON does not escape.
         lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
         rows = [_parsed(path, number, line) for number, line in enumerate(lines, 1)]
     elif path.suffix == ".json":
@@ -109,7 +109,7 @@ def chat_row(row: Row, roles: list[str], where: str) -> tuple[list[dict[str, str
     """Return messages and gold answer of a row in verl's form: `prompt`, and `reward_model.ground_truth`.
 
     Raises:
-        ValueError: the row, which `where` names, has no messages of these roles, or no gold answer in text.
+        ValueError: the row, named by `where`, has no messages of these roles, or no gold answer as text.
     """
     messages, gold = column(row, ("prompt",), where), column(row, ("reward_model",), where)
     found = [message["role"] for message in messages] if isinstance(messages, list) else messages
@@ -122,8 +122,8 @@ def chat_row(row: Row, roles: list[str], where: str) -> tuple[list[dict[str, str
 def own_problems(function: str, base_dir: Path | None) -> Problems:
     """Read a user's own rows: function(split) for "train" and "validation" gives {"messages", "reference"} objects.
 
-    A row can have a `category`, and the `text` that is compared with benchmarks. ValueError, naming function and row
-    (from 1), for a row without them, and for no training row.
+    A row can have a `category`, and the `text` to compare with benchmarks. ValueError, naming function and row (from
+    1), for a row without messages or reference, and if there is no training row.
     """
     read, _ = load_function(function, base_dir, example=DATA)
     splits: dict[str, list[Problem]] = {"train": [], "validation": []}
@@ -146,7 +146,7 @@ def _is_message(value: Any) -> bool:
 
 
 def question(problem: str) -> str:
-    """Return what the user says: the problem, a blank line, and how to answer."""
+    """Return the user's message: the problem, a blank line, and how to answer."""
     return f"{problem}\n\n{INSTRUCTION}"
 
 
@@ -154,7 +154,7 @@ _USER_TURN = re.compile(r"<user>(.*?)</user>", re.DOTALL)
 
 
 def toolrl(fetch: Fetch) -> Problems:
-    """Read ToolRL's RL split (rlla_4k): 3,920 training and 80 validation rows of a dialogue, its tools, the gold turn.
+    """Read ToolRL's RL split (rlla_4k): 3,920 training and 80 validation rows of dialogue, tools and gold turn.
 
     Returns training problems, validation problems, and training rows whose gold turn the rewards cannot read.
 
@@ -172,9 +172,9 @@ def toolrl(fetch: Fetch) -> Problems:
 
 def _tool_problem(row: Row, source: str, number: int) -> Problem:
     messages, reference = chat_row(row, ["system", "user"], f"{source}, row {number + 1}")
-    # The format reward asks for the tags of the gold turn.
+    # The format reward requires the tags of the gold turn.
     tags = [tag for tag in ("tool_call", "response") if f"<{tag}>" in reference]
-    # What the user says in the dialogue, without the headline, the calls and their results.
+    # The user's turns of the dialogue, without the headline, the calls and their results.
     content = messages[-1]["content"]
     said = "\n".join(turn.strip() for turn in _USER_TURN.findall(content)) or content
     split = source.removeprefix("toolrl_")
@@ -182,7 +182,7 @@ def _tool_problem(row: Row, source: str, number: int) -> Problem:
 
 
 def _fault(reference: str) -> str:
-    """Return why the rewards refuse a gold turn; empty where they do not."""
+    """Return why the rewards reject a gold turn; empty if they accept it."""
     try:
         score("tool_calling", ("correctness", "format"), response="", reference=reference, n_tokens=0, params={})
     except ValueError as error:
@@ -191,9 +191,9 @@ def _fault(reference: str) -> str:
 
 
 def deepscaler(fetch: Fetch) -> Problems:
-    """Read DeepScaleR-Preview as the authors prepared it: their training rows, and the 200 rows that they validate on.
+    """Read DeepScaleR-Preview with the authors' split: their training rows and their 200 validation rows.
 
-    Returns training problems, validation problems, and what training loses: rows without an answer, copies of
+    Returns training problems, validation problems, and rows left out of training: rows without an answer, copies of
     validation problems. Prompts and answers are those of the files.
 
     Raises:

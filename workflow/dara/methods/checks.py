@@ -1,4 +1,4 @@
-"""Checks of what users and engines hand to a method: rewards, lengths, ranges, parameters. All raise ValueError."""
+"""Checks of a method's inputs from users and engines: rewards, lengths, ranges, parameters. All raise ValueError."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from dara.methods.core import FINAL_NORMALIZATIONS, Aggregate
 from dara.plugins import suggestion
 
-LARGEST = 1e100  # beyond it a square is no longer finite in float64
+LARGEST = 1e100  # the square of a larger value is not finite in float64
 SHARED_DEFAULTS: dict[str, Any] = {
     "reward_weights": None,
     "final_normalization": None,
@@ -25,7 +25,7 @@ MAY_BE_NONE = ("reward_weights", "final_normalization", "base_weights", "mins", 
 
 
 def as_float64(name: str, values: Any) -> Tensor:
-    """Values as a float64 tensor (on their own device); ValueError for what is not an array of numbers."""
+    """Return values as a float64 tensor (on their own device); raise ValueError unless they are an array of numbers."""
     try:
         return torch.as_tensor(values, dtype=torch.float64).detach()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -33,7 +33,7 @@ def as_float64(name: str, values: Any) -> Tensor:
 
 
 def check_rewards(rewards: Any) -> Tensor:
-    """Rewards as float64 (B, G, K); ValueError for a wrong shape, G < 2, NaN, infinity."""
+    """Return rewards as float64 (B, G, K); raise ValueError for a wrong shape, G < 2, NaN, infinity."""
     rewards = as_float64("rewards", rewards)
     shape = tuple(rewards.shape)
     if len(shape) != 3 or 0 in shape:
@@ -54,7 +54,7 @@ def check_rewards(rewards: Any) -> Tensor:
 
 
 def check_lengths(lengths: Any, rewards: Tensor) -> Tensor | None:
-    """Lengths as float64 (B, G), or None; ValueError for a wrong shape, negative or non-finite values."""
+    """Return lengths as float64 (B, G), or None; ValueError for a wrong shape, negative or non-finite values."""
     if lengths is None:
         return None
     lengths = as_float64("lengths", lengths).to(rewards.device)
@@ -71,7 +71,7 @@ def check_lengths(lengths: Any, rewards: Tensor) -> Tensor | None:
 
 
 def check_ranges(ranges: Any, n_rewards: int) -> tuple[tuple[float, float], ...] | None:
-    """Ranges as K pairs (min, max), or None; ValueError for a wrong number of pairs or min > max."""
+    """Return ranges as K pairs (min, max), or None; ValueError for a wrong number of pairs or min > max."""
     if ranges is None:
         return None
     values = as_float64("ranges", ranges)
@@ -87,7 +87,7 @@ def check_ranges(ranges: Any, n_rewards: int) -> tuple[tuple[float, float], ...]
 
 
 def check_names(method: str, given: Iterable[str], own: Mapping[str, bool]) -> None:
-    """ValueError for a parameter that the method does not have or does not get; own: parameter -> required."""
+    """Raise ValueError for a parameter that the method lacks or that is missing; own: parameter -> required."""
     known = [*own, *SHARED_DEFAULTS]
     given = list(given)
     for name in given:
@@ -99,7 +99,7 @@ def check_names(method: str, given: Iterable[str], own: Mapping[str, bool]) -> N
 
 
 def check_value(method: str, name: str, value: Any) -> Any:
-    """The checked value of a built-in method's or a shared parameter; lists become tuples of floats."""
+    """Return the checked value of a built-in method's or a shared parameter; lists become tuples of floats."""
     where = f"Method {method!r}: {name}"
     if value is None and name in MAY_BE_NONE:
         return None
@@ -131,7 +131,7 @@ def _numbers(where: str, value: Any, at_least: float) -> tuple[float, ...]:
 
 
 def check_aggregate(method: str, result: Any, rewards: Tensor) -> Aggregate:
-    """What a method returned, complete and in float64; ValueError for wrong types, shapes, non-finite values."""
+    """Return a method's result, complete and in float64; ValueError for wrong types, shapes, non-finite values."""
     if isinstance(result, Tensor):
         result = Aggregate(result)
     if not isinstance(result, Aggregate):

@@ -1,4 +1,4 @@
-"""The contract of a method, checked on small random batches: what `dara check-method` runs on a user's own method."""
+"""The contract of a method, checked on small random batches; `dara check-method` checks a user's own method."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from dara.methods import core
 from dara.methods.method import Method
 
-# What a method's own code can raise on a valid batch; it is a violation to report, not a crash of the check.
+# Errors that a method's own code can raise on a valid batch: a violation to report, not a crash of the check.
 FAILURES = (
     *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, RuntimeError),
     *(SystemExit, TypeError, ValueError),
@@ -21,10 +21,10 @@ Case = tuple[Tensor, Tensor, list[tuple[float, float]]]  # rewards (B, G, K), le
 
 
 def check_method(method: Method) -> list[str]:
-    """Violations of the contract, each one sentence; empty if there are none.
+    """Return violations of the contract, each one sentence; empty if there are none.
 
-    Batches have 1, 2 and 3 rewards, or as many as the method's list parameters have values. The method itself is not
-    used up: every call gets a copy, so a state is the same before each.
+    Batches have 1, 2 and 3 rewards, or as many as the method's list parameters have values. Every call gets a copy of
+    the method, so the method is not changed and its state is the same before each call.
     """
     found: list[str] = []
     for n_rewards in _reward_counts(method):
@@ -43,7 +43,7 @@ def _call(method: Method, case: Case) -> core.Output:
 
 
 def _violations(method: Method, case: Case) -> Iterator[str]:
-    """What one batch shows. Shapes and finite values are checked by the call itself, which raises ValueError."""
+    """Yield the violations on one batch. The call itself checks shapes and finite values (ValueError)."""
     rewards, lengths, ranges = case
     out = _call(method, case)
     if not torch.equal(out.z, core.z_scores(rewards, method.eps)):
@@ -77,7 +77,7 @@ def _violations(method: Method, case: Case) -> Iterator[str]:
 
 
 def _take(x: Tensor, order: Tensor) -> Tensor:
-    """x (B, G, ...) with the responses of each group in `order` (B, G)."""
+    """Return x (B, G, ...) with the responses of each group in `order` (B, G)."""
     index = order if x.ndim == 2 else order.unsqueeze(-1).expand_as(x)
     return x.gather(1, index)
 
@@ -96,7 +96,7 @@ def _reward_counts(method: Method) -> list[int]:
 
 
 def _case(method: Method, groups: int, responses: int, n_rewards: int) -> Case:
-    """Rewards within the method's bounds: most groups vary, the last reward is constant in the last group."""
+    """Return rewards within the method's bounds: most groups vary, the last reward is constant in the last group."""
     low = torch.tensor(method.params.get("mins") or [-1.0] + [0.0] * (n_rewards - 1), dtype=torch.float64)
     high = torch.tensor(method.params.get("maxs") or (low + 1).tolist(), dtype=torch.float64)
     generator = torch.Generator().manual_seed(1)

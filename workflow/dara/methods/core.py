@@ -1,6 +1,6 @@
-"""The steps that every method shares: group z-scores, density, DARA's weights, energies, final normalisation.
+"""The steps shared by all methods: group z-scores, density, DARA's weights, energies, final normalisation.
 
-Shapes: B groups (prompts), G responses a group, K rewards. All statistics are float64, whatever the engine hands over.
+Shapes: B groups (prompts), G responses per group, K rewards. All statistics are float64, whatever the engine's type.
 Deviations, counts and normalisations follow the DARA paper and its two code bases (token and response normalisation).
 """
 
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-TOKEN_VARIANCE_EPS = 1e-8  # of the token normalisation, inside the square root
+TOKEN_VARIANCE_EPS = 1e-8  # in the token normalisation, inside the square root
 FINAL_NORMALIZATIONS = ("response", "token", "none")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a method sees of one rollout batch. Do not change the tensors in place."""
+    """The input of a method: one rollout batch. Do not change the tensors in place."""
 
     rewards: Tensor  # (B, G, K) raw
     z: Tensor  # (B, G, K) group z-scores, exactly 0 in a constant group
@@ -34,7 +34,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What a method may return instead of its contributions alone."""
+    """The result of a method that returns more than its contributions."""
 
     contributed: Tensor  # (B, G, K)
     weights: Tensor | None = None  # (K,), default 1
@@ -45,7 +45,7 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Output:
-    """What one call of a method gives. Tensors are float64 on the device of the rewards."""
+    """The output of one call of a method. Tensors are float64 on the device of the rewards."""
 
     advantages: Tensor  # (B, G) after the final normalisation; loss_weight is not applied
     z: Tensor  # (B, G, K)
@@ -59,7 +59,7 @@ class Output:
 
 
 def center(values: Tensor) -> Tensor:
-    """Values (B, G, K) minus their group mean; exactly 0 where the group's max equals its min.
+    """Return values (B, G, K) minus their group mean; exactly 0 where the group's max equals its min.
 
     Rounding gives six equal values of 0.3 a mean that is not 0.3, so equality is tested, not the deviation.
     """
@@ -68,32 +68,33 @@ def center(values: Tensor) -> Tensor:
 
 
 def group_std(centered: Tensor, ddof: int = 1) -> Tensor:
-    """Standard deviation (B, 1, K) of centred values (B, G, K), divisor G - ddof."""
+    """Return the standard deviation (B, 1, K) of centred values (B, G, K), divisor G - ddof."""
     return (centered.square().sum(dim=1, keepdim=True) / (centered.shape[1] - ddof)).sqrt()
 
 
 def z_scores(rewards: Tensor, eps: float = 1e-6) -> Tensor:
-    """Group z-scores (B, G, K): (r - mean) / (std + eps) with the sample standard deviation."""
+    """Return group z-scores (B, G, K): (r - mean) / (std + eps) with the sample standard deviation."""
     centered = center(rewards)
     return centered / (group_std(centered) + eps)
 
 
 def active_density(z: Tensor, tau: float = 1e-8) -> Tensor:
-    """Density (K,): the share of groups in which sum_j |z| > tau."""
+    """Return the density (K,): the share of groups in which sum_j |z| > tau."""
     return (z.abs().sum(dim=1) > tau).to(z.dtype).mean(dim=0)
 
 
 def dara_weights(density: Tensor, w_max: float) -> Tensor:
-    """DARA's weights (K,): min(w_max, sqrt(max density / density)); 1 for a reward that varies nowhere."""
+    """Return DARA's weights (K,): min(w_max, sqrt(max density / density)); 1 for a reward that varies nowhere."""
     active = density > 0
     ratio = density.max() / torch.where(active, density, torch.ones_like(density))
     return torch.where(active, ratio.sqrt().clamp(max=w_max), torch.ones_like(density))
 
 
 def energies(x: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Energies of the positive and of the negative part of x (B, G, K): two (K,), sums of squares over responses.
+    """Return the energies of the positive and the negative part of x (B, G, K): two (K,), sums of squares.
 
-    With keep (B, G) only the kept responses count: for contributions, whose method may drop responses.
+    The sums are over responses. With keep (B, G) only the kept responses count: for contributions, as a method may drop
+    responses.
     """
     if keep is not None:
         x = torch.where(keep.unsqueeze(-1), x, torch.zeros_like(x))
@@ -101,7 +102,7 @@ def energies(x: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
 
 
 def normalize(scores: Tensor, keep: Tensor, lengths: Tensor | None, kind: str, eps: float = 1e-6) -> Tensor:
-    """Advantages (B, G) from scores (B, G): standardised over the kept responses, 0 for the others.
+    """Return advantages (B, G) from scores (B, G): standardised over the kept responses, 0 for the others.
 
     response: (S - m) / (s + eps), each response counts once.   token: (S - m) / sqrt(v + 1e-8), each response counts
     as often as it has tokens (lengths).   none: S.   One kept response or token has no variance: all advantages are 0.
@@ -120,7 +121,7 @@ def normalize(scores: Tensor, keep: Tensor, lengths: Tensor | None, kind: str, e
 
 
 def per_reward(name: str, values: Sequence[float], batch: Batch) -> Tensor:
-    """The parameter `name` as a (K,) tensor; ValueError if it does not have one value for each reward."""
+    """Return the parameter `name` as a (K,) tensor; ValueError if it does not have one value for each reward."""
     k = batch.rewards.shape[-1]
     if len(values) != k:
         raise ValueError(f"{name} has {len(values)} value(s), but there are {k} reward(s): give one for each reward.")
@@ -128,9 +129,10 @@ def per_reward(name: str, values: Sequence[float], batch: Batch) -> Tensor:
 
 
 def bounds(name: str, values: Sequence[float] | None, side: int, batch: Batch) -> Tensor:
-    """The rewards' minima (side 0) or maxima (side 1), (K,): the parameter `name`, else the declared ranges.
+    """Return the rewards' minima (side 0) or maxima (side 1), (K,): the parameter `name`, else the declared ranges.
 
-    ValueError if neither is there, or if a reward lies outside: the methods that use bounds have no meaning there.
+    Raises ValueError if neither is given, or if a reward is out of bounds, where the methods that use bounds are
+    undefined.
     """
     if values is None:
         if batch.ranges is None:

@@ -13,7 +13,7 @@ FINAL_NORMALIZATION = "none"
 
 
 def contributions(batch: Batch, *, base_weights: Sequence[float] | None = None) -> Tensor:
-    """b_k (r_k - mean_k) / sum_l b_l p_l with population deviations p, (B, G, K); 0 where that sum is <= tau."""
+    """Return b_k (r_k - mean_k) / sum_l b_l p_l with population deviations p, (B, G, K); 0 if that sum is <= tau."""
     n_rewards = batch.rewards.shape[-1]
     base = per_reward("base_weights", base_weights or [1 / n_rewards] * n_rewards, batch)
     scale = (base * group_std(batch.centered, ddof=0)).sum(dim=-1, keepdim=True)

@@ -4,7 +4,7 @@ from dara.methods.core import Aggregate, Batch
 
 
 def contributions(batch: Batch) -> Aggregate:
-    """z_k, (B, G, K), of which responses in conflict (one z > tau, another < -tau) are not kept.
+    """Return z_k, (B, G, K); responses in conflict (one z > tau, another < -tau) are not kept.
 
     The loss of a group is weighted by its share of kept responses.
     """

@@ -6,5 +6,5 @@ from dara.methods.core import Batch
 
 
 def contributions(batch: Batch) -> Tensor:
-    """z_k, (B, G, K)."""
+    """Return z_k, (B, G, K)."""
     return batch.z

@@ -9,10 +9,10 @@ FINAL_NORMALIZATION = "none"
 
 
 def contributions(batch: Batch) -> Tensor:
-    """(r_k - mean_k) / (std of the total + eps), (B, G, K); 0 where the totals of a group are equal.
+    """Return (r_k - mean_k) / (std of the total + eps), (B, G, K); 0 where the totals of a group are equal.
 
-    Equal up to the rounding of a sum (0.1 + 0.2 and 0.3 + 0): a difference of 1e-17 would be contributions of 1e5
-    that cancel in the score, but not in the energies.
+    Equal means up to the rounding of a sum (0.1 + 0.2 and 0.3 + 0): a difference of 1e-17 would give contributions of
+    1e5 that cancel in the score, but not in the energies.
     """
     total = batch.total.unsqueeze(-1)
     spread = total.amax(dim=1, keepdim=True) - total.amin(dim=1, keepdim=True)

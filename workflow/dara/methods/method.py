@@ -1,4 +1,4 @@
-"""`Method`: a method's contributions between the shared steps."""
+"""The class `Method`: runs a method's contributions between the shared steps."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class Method:
             raise ValueError(f"Method {name!r}: a method with state has both state_dict and load_state_dict.")
 
     def __call__(self, rewards: Tensor, lengths: Tensor | None = None, ranges: Any = None) -> core.Output:
-        """Advantages of one rollout batch.
+        """Return the advantages of one rollout batch.
 
         rewards (B, G, K) raw, any float type; lengths (B, G) response tokens, needed for the token normalisation;
-        ranges: K pairs (min, max), needed by methods that use a reward's bounds. ValueError says what is wrong where.
+        ranges: K pairs (min, max), needed by methods that use a reward's bounds. Raises ValueError for invalid inputs.
         """
         batch = self._batch(rewards, lengths, ranges)
         result = self._contributions(batch, **self._call_params)
@@ -77,11 +77,11 @@ class Method:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """The state to save in a checkpoint; empty for a method without state."""
+        """Return the state to save in a checkpoint; empty for a method without state."""
         return self._object.state_dict() if self.has_state else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up a saved state; ValueError if there is one and the method has none."""
+        """Restore a saved state; raise ValueError if there is one and the method has none."""
         if self.has_state:
             self._object.load_state_dict(state)
         elif state:
@@ -113,7 +113,7 @@ class Method:
 
 
 def _parameters(method: str, function: Callable[..., Any], first: int = 0) -> dict[str, bool]:
-    """Parameter -> required, of a function whose first arguments (self, batch) are not parameters."""
+    """Return parameter -> required, of a function whose first arguments (self, batch) are not parameters."""
     found = list(inspect.signature(function).parameters.values())
     positional = [p for p in found[:first] if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     own = found[first:]

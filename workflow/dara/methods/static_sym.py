@@ -6,6 +6,6 @@ from dara.methods.core import Aggregate, Batch, per_reward
 
 
 def contributions(batch: Batch, *, weights: Sequence[float]) -> Aggregate:
-    """w_k z_k with the given w (K,), (B, G, K)."""
+    """Return w_k z_k with the given w (K,), (B, G, K)."""
     fixed = per_reward("weights", weights, batch)
     return Aggregate(fixed * batch.z, weights=fixed)

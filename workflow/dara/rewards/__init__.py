@@ -1,4 +1,4 @@
-"""Rewards of both tasks: each is a function of one response, and each declares its range.
+"""Rewards of both tasks: each is a function of one response with a declared range.
 
 A new reward is a function and a line in `REWARDS`; a user's own is loaded from a file (`load_rewards`).
 
@@ -52,12 +52,12 @@ REWARDS: dict[str, dict[str, Reward]] = {
 
 
 def load_rewards(task: str, functions: Mapping[str, str], base_dir: str | Path | None = None) -> None:
-    """Add a user's own rewards to those of a task in this process: name -> 'my_rewards.py:brevity' or a module's.
+    """Add a user's own rewards to a task in this process: name -> 'my_rewards.py:brevity' or a module's function.
 
-    A file is relative to base_dir. Its `RANGES`, function name -> (lowest, highest), declares other ranges than 0 to 1.
+    A file is relative to base_dir. Its `RANGES`, function name -> (lowest, highest), declares ranges other than 0 to 1.
 
-    Raises ValueError, with the function, for a name of a built-in reward, a function that is not there, parameters that
-    a reward cannot have, and a range that is none.
+    Raises ValueError, with the function, for a name of a built-in reward, a missing function, parameters that a reward
+    cannot have, and an invalid range.
     """
     for name, where in functions.items():
         there = REWARDS[task].get(name)
@@ -100,11 +100,11 @@ def score(
 ) -> list[float]:
     """Return the K rewards of one response, in the order of `names`.
 
-    response: the decoded response, or prompt and response: for tool calling the assistant turn is taken here.
-    n_tokens: response tokens including the end token; only rewards that count tokens look at it.
+    response: the decoded response, or prompt and response: for tool calling the assistant turn is extracted here.
+    n_tokens: response tokens including the end token; used only by rewards that count tokens.
     params: reward -> parameter -> value, such as {"length": {"limit": 23}}.
-    No text of a model raises in a built-in reward; ValueError for an unknown task, reward or parameter, for a malformed
-    reference, and for an own reward that leaves its range.
+    No model text makes a built-in reward raise. ValueError for an unknown task, reward or parameter, a malformed
+    reference, and an own reward outside its range.
     """
     rewards = _select(task, names)
     check_params(task, params)
@@ -126,7 +126,7 @@ def score(
 
 
 def reward_ranges(task: str, names: Sequence[str]) -> list[tuple[float, float]]:
-    """Return (minimum, maximum) of each of `names`, in their order; ValueError for an unknown task or reward."""
+    """Return (minimum, maximum) of each of `names`, in their order; raise ValueError for an unknown task or reward."""
     return [(reward.minimum, reward.maximum) for reward in _select(task, names)]
 
 
@@ -136,7 +136,7 @@ def _select(task: str, names: Sequence[str]) -> list[Reward]:
 
 
 def check_names(task: str, names: Sequence[str], own: Collection[str] = ()) -> None:
-    """Raise ValueError for an unknown task, or a name that is no reward of it. own: names of a user's own rewards."""
+    """Raise ValueError for an unknown task, or a name that is not a reward of it. own: names of the user's rewards."""
     if task not in REWARDS:
         raise ValueError(f"unknown task {task!r}: the tasks are {', '.join(REWARDS)}")
     for name in names:

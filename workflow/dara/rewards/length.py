@@ -8,10 +8,10 @@ from dara.rewards.reward import check_limit
 
 
 def think_words(response: str) -> int | None:
-    """Number of words after the last `<think>` up to the next `</think>`; None where a tag is missing.
+    """Return the number of words after the last `<think>` up to the next `</think>`; None if a tag is missing.
 
-    Words are separated by whitespace. As in the original, `</think>` may stand anywhere: where none follows, the
-    words go on to the end of the text.
+    Words are separated by whitespace. As in the original, `</think>` may be anywhere: if none follows `<think>`, the
+    words up to the end of the text count.
     """
     if "<think>" not in response or "</think>" not in response:
         return None
@@ -19,9 +19,9 @@ def think_words(response: str) -> int | None:
 
 
 def think_length(response: str, limit: float = 16) -> float:
-    """1 if the think block has at most `limit` words, else 0; an empty block has 0 words.
+    """Return 1 if the think block has at most `limit` words, else 0; an empty block has 0 words.
 
-    response: the assistant turn (`assistant_turn`). A `limit` that is no number >= 0 is a ValueError.
+    response: the assistant turn (`assistant_turn`). Raises ValueError unless `limit` is a number >= 0.
     """
     check_limit(limit)
     words = think_words(response)
@@ -29,10 +29,10 @@ def think_length(response: str, limit: float = 16) -> float:
 
 
 def response_length(n_tokens: int, limit: float = 4000) -> float:
-    """1 if the response has at most `limit` tokens, else 0.
+    """Return 1 if the response has at most `limit` tokens, else 0.
 
-    n_tokens: the trainer's count of valid response tokens, the end token included. A count that is no integer
-    >= 0 and a `limit` that is no number >= 0 are a ValueError.
+    n_tokens: the trainer's count of valid response tokens, the end token included. Raises ValueError unless the count
+    is an integer >= 0 and `limit` a number >= 0.
     """
     check_limit(limit)
     try:

@@ -1,4 +1,4 @@
-r"""Math rewards: is the last boxed answer the reference, after the string normalisation of MATH?
+r"""Math reward: compares the last boxed answer with the reference, after the string normalisation of MATH.
 
 The rules are those of Hendrycks et al., "Measuring Mathematical Problem Solving With the MATH Dataset" (2021), in
 the order in which their code applies them, which matters: `\text{ ` marks a unit only before spaces are removed.
@@ -29,10 +29,10 @@ _BEFORE_UNITS = (
 )
 _AFTER_UNITS = (("\\%", ""), (" .", " 0."), ("{.", "{0."))
 
-# Possessive, because a text of a million braces must not be tried again from each of them.
+# Possessive, so that a text of a million braces is not matched again from each of them.
 _SHALLOW_BOX = re.compile(r"\\boxed\{((?:[^{}]++|\{[^{}]*+\})*+)\}")
 _UNIT = re.compile(r"\\(?:text|mathrm|mbox|rm|textrm)\s*+\{[^{}]*+\}")
-# Removed in this order, as in the paper's grader: what "\%" and "^{\circ}" leave behind is no part of a number.
+# Removed in this order, as in the paper's grader: what remains of "\%" and "^{\circ}" is not part of a number.
 _NUMBER_NOISE = ("\\!", "\\,", "\\ ", "\\;", "\\:", "~", "$", ",", "%", "^\\circ", "\\circ", "\\%", "\\left", "\\right")
 _EXPONENT = r"\s*+\{?\s*+([+-]?[0-9]+)\s*+\}?"
 _TIMES_POWER = re.compile(r"\\(?:times|cdot|ast)\s*+10\s*+\^" + _EXPONENT)
@@ -41,10 +41,10 @@ _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?
 
 
 def math_correctness(response: str, reference: str) -> float:
-    """1 if the response's last boxed answer equals the reference after normalisation, else 0.
+    """Return 1 if the response's last boxed answer equals the reference after normalisation, else 0.
 
-    No box is 0, and so is an answer or a reference to which the normalisation does not apply. ValueError if the
-    reference is no text or blank.
+    A response without a box gets 0, and so does an answer or a reference to which the normalisation does not apply.
+    ValueError if the reference is not a text or is blank.
     """
     check_reference(reference)
     answer = last_boxed(response)
@@ -57,10 +57,10 @@ def math_correctness(response: str, reference: str) -> float:
 
 
 def last_boxed(response: str) -> str | None:
-    r"""What stands in the last box, or None.
+    r"""Return the content of the last box, or None.
 
-    The form with a space, `\boxed 42$`, comes first wherever it stands: its answer ends at the next `$`. Otherwise
-    it is the last `\boxed{...}`; where the braces of the last one do not balance, no earlier box counts.
+    The form with a space, `\boxed 42$`, takes precedence wherever it is: its answer ends at the next `$`. Otherwise the
+    last `\boxed{...}` counts; if its braces do not balance, no earlier box counts.
     """
     text = response.rpartition(R1_MARKER)[2]
     _, spaced, after = text.rpartition("\\boxed ")
@@ -78,7 +78,7 @@ def last_boxed(response: str) -> str | None:
 
 
 def normalise(answer: str) -> str:
-    r"""The answer in the one form in which it is compared; ValueError where the rules do not apply to it.
+    r"""Return the answer in the normal form that is compared; raise ValueError if the rules do not apply to it.
 
     >>> normalise(r"x = \dfrac12")
     '\\frac{1}{2}'
@@ -100,7 +100,7 @@ def normalise(answer: str) -> str:
 
 
 def _without_unit(answer: str) -> str:
-    r"""Cut at `\text{ `, which the data set writes before units only; ValueError if there are two."""
+    r"""Cut the text at `\text{ `, which the data set writes before units only; raise ValueError if there are two."""
     value, _, unit = answer.partition("\\text{ ")
     if "\\text{ " in unit:
         raise ValueError(f"more than one unit in {answer!r:.80}")
@@ -108,13 +108,13 @@ def _without_unit(answer: str) -> str:
 
 
 def _without_left_side(answer: str) -> str:
-    """`k = 5` becomes ` 5`: with one equals sign, a left side of at most two characters goes."""
+    """Remove a left side of at most two characters before a single equals sign: `k = 5` becomes ` 5`."""
     left, _, right = answer.partition("=")
     return right if answer.count("=") == 1 and len(left) <= 2 else answer
 
 
 def _with_braced_roots(answer: str) -> str:
-    r"""`\sqrt3` becomes `\sqrt{3}`; ValueError for a root of nothing."""
+    r"""Add braces to roots: `\sqrt3` becomes `\sqrt{3}`; raise ValueError for a root of nothing."""
     first, *rest = answer.split("\\sqrt")
     if "" in rest:
         raise ValueError(f"a root of nothing in {answer!r:.80}")
@@ -122,9 +122,9 @@ def _with_braced_roots(answer: str) -> str:
 
 
 def _with_braced_fractions(answer: str) -> str:
-    r"""`\frac12` and `\frac1{2}` become `\frac{1}{2}`; ValueError for a fraction of nothing.
+    r"""Add braces to fractions: `\frac12` and `\frac1{2}` become `\frac{1}{2}`.
 
-    A fraction with a numerator and nothing more leaves the whole answer as it is.
+    Raises ValueError for a fraction of nothing. A fraction with a numerator only leaves the whole answer unchanged.
     """
     first, *rest = answer.split("\\frac")
     parts = [first]
@@ -143,12 +143,12 @@ def _with_braced_fractions(answer: str) -> str:
 
 
 def numeric_equal(response: str, reference: str) -> bool:
-    r"""Are the response's last boxed answer and the reference the same plain number, exactly, as floats?
+    r"""Return whether the last boxed answer and the reference are the same plain number, exactly, as floats.
 
-    The evaluation's second chance for an answer that `math_correctness` refuses: `0.10` for `0.1`, `5 \, \text{cm}` for
-    `5`, `7.5 \times 10^7` for `75000000`. Fractions and roots are no plain numbers. The box may hold one level of
-    braces; a deeper box is passed over. Numbers beyond the range of a float equal nothing. ValueError if the reference
-    is no text or blank.
+    The evaluation uses this for an answer that `math_correctness` rejects: `0.10` for `0.1`, `5 \, \text{cm}` for `5`,
+    `7.5 \times 10^7` for `75000000`. Fractions and roots are not plain numbers. The box may contain one level of
+    braces; a deeper box is skipped. Numbers beyond the range of a float equal nothing. ValueError if the reference is
+    not a text or is blank.
     """
     check_reference(reference)
     answer = None
@@ -161,7 +161,7 @@ def numeric_equal(response: str, reference: str) -> bool:
 
 
 def _plain_number(text: str) -> float | None:
-    """The number that the text is once units, separators and dollar signs are gone; None if it is none."""
+    """Return the number in the text after removing units, separators and dollar signs; None if it is not one."""
     text = _UNIT.sub("", text.strip())
     for noise in _NUMBER_NOISE:
         text = text.replace(noise, "")

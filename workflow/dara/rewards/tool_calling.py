@@ -1,7 +1,7 @@
-"""Tool-calling rewards: format {0, 1} and correctness [-3, 3], as in ToolRL's rlla scorer, its switches off.
+"""Tool-calling rewards: format {0, 1} and correctness [-3, 3], as in ToolRL's rlla scorer with its switches off.
 
-Plain string searches stand where the original has lazy regular expressions: the time is linear in the text,
-whatever a model writes.
+Plain string searches replace the lazy regular expressions of the original: the time is linear in the text, for any
+model output.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ LOWEST, HIGHEST = -3.0, 3.0
 CALL_FORM = '{"name": "...", "parameters": {...}}'
 MAX_INTEGER_DIGITS = 4300  # Python's default, fixed here because an environment variable can lift that one
 
-# (call expected, response expected) -> what a text must consist of: these pieces in this order, the first at the
-# start and the last at the end, anything between them.
+# (call expected, response expected) -> the pieces of a valid text, in this order: the first at the start, the last at
+# the end, and anything between them.
 STRUCTURES = {
     (False, False): ("<think>", "</think>"),
     (False, True): ("<think>", "</think>\n<response>", "</response>"),
@@ -27,25 +27,25 @@ STRUCTURES = {
 
 
 def assistant_turn(text: str) -> str:
-    """What is scored: the text after the last `<|im_start|>assistant` up to the next `<|im_end|>`, stripped."""
+    """Return the scored text: after the last `<|im_start|>assistant` up to the next `<|im_end|>`, stripped."""
     return text.rpartition("<|im_start|>assistant")[2].partition("<|im_end|>")[0].strip()
 
 
 def tool_format(response: str, reference: str) -> float:
-    """1 if the response has the structure that the reference's tags ask for, else 0.
+    """Return 1 if the response has the structure that the reference's tags require, else 0.
 
-    response: the assistant turn. reference: the gold answer; ValueError if it is no text.
-    The text alone decides: the inside of a block is not looked at, and broken JSON can be well formatted.
+    response: the assistant turn. reference: the gold answer; ValueError if it is not a text.
+    The content of a block does not matter: broken JSON can be well formatted.
     """
     check_reference(reference)
     return float(_has_structure(response, "<tool_call>" in reference, "<response>" in reference))
 
 
 def evaluation_format(outputs: list[str]) -> float:
-    """Share of one case's outputs that are a call, a response or both in the right format; 0 without outputs.
+    """Return the share of one case's outputs that are a call, a response or both in the right format.
 
-    outputs: raw model outputs, one a turn; the assistant turn is taken here. A think block alone does not
-    count.
+    outputs: raw model outputs, one per turn; the assistant turn is extracted here. A think block alone does not count.
+    Returns 0 without outputs.
     """
     if not outputs:
         return 0.0
@@ -55,16 +55,16 @@ def evaluation_format(outputs: list[str]) -> float:
 
 
 def _has_structure(text: str, call: bool, response: bool) -> bool:
-    """Are the structure's pieces there in order, from start to end, and each of its block tags once?"""
+    """Return whether the pieces are there in order, from start to end, and each of the block tags once."""
     tags = ["<tool_call>", "</tool_call>"] * call + ["<response>", "</response>"] * response
     return _in_order(text, STRUCTURES[call, response]) and all(text.count(tag) == 1 for tag in tags)
 
 
 def _in_order(text: str, pieces: tuple[str, ...]) -> bool:
-    """Does the text start with the first piece, end with the last, and hold the others in order between them?
+    """Return whether the text starts with the first piece, ends with the last, and has the others in order between.
 
-    Equals an anchored, lazy regular expression: taking each piece at its first place leaves the most room for the
-    rest.
+    This is equivalent to an anchored, lazy regular expression: taking each piece at its first position leaves the most
+    room for the rest.
     """
     end = len(text) - text.endswith("\n")  # the end anchor of the original accepts one final newline
     if not text.startswith(pieces[0]):
@@ -79,11 +79,11 @@ def _in_order(text: str, pieces: tuple[str, ...]) -> bool:
 
 
 def tool_correctness(response: str, reference: str) -> float:
-    """How well the response's calls agree with the reference's, in [-3, 3]; 0 if the reference has no call.
+    """Return the agreement of the response's calls with the reference's, in [-3, 3]; 0 if the reference has no call.
 
-    response: the assistant turn; where its calls cannot be read or compared, the reward is -3. It need not be
-    well formatted. reference: the gold answer; ValueError if it is no text, or if its calls are not one JSON
-    object a line.
+    response: the assistant turn; if its calls cannot be read or compared, the reward is -3. It need not be well
+    formatted. reference: the gold answer; ValueError if it is not a text, or if its calls are not one JSON object per
+    line.
     """
     check_reference(reference)
     if "<tool_call>" not in reference:
@@ -100,9 +100,9 @@ def tool_correctness(response: str, reference: str) -> float:
 
 
 def _agreement(expected: list[dict], predicted: list[Any]) -> float:
-    """-3 + 6 score / maximum: similarity of the names, and of each expected call to its best counterpart.
+    """Return -3 + 6 score / maximum: similarity of the names, and of each expected call to its best counterpart.
 
-    Swapped calls and duplicates are matched one to one; comparing is Python's ==, so 1 equals 1.0 and True.
+    Swapped calls and duplicates are matched one to one; values are compared with ==, so 1 equals 1.0 and True.
     """
     if expected == predicted:
         return HIGHEST
@@ -125,18 +125,18 @@ def _agreement(expected: list[dict], predicted: list[Any]) -> float:
 
 
 def _parameter_match(expected: dict[str, Any], predicted: dict[str, Any]) -> float:
-    """Similarity of the keys plus the number of expected keys whose value is there and equal."""
+    """Return the similarity of the keys plus the number of expected keys whose value is present and equal."""
     keys = _similarity(list(expected), list(predicted.keys()))
     return keys + sum(1.0 for key, value in expected.items() if key in predicted and predicted[key] == value)
 
 
 def _similarity(expected: list[str], predicted: list[Any]) -> float:
-    """Multiset Jaccard similarity; 1 for equal lists, 0 if one is empty; TypeError for an unhashable item."""
+    """Return the multiset Jaccard similarity: 1 for equal lists, 0 if one is empty. TypeError if unhashable."""
     if expected == predicted:
         return 1.0
     if not expected or not predicted:
         return 0.0
-    # Only expected items are counted: a table of all of them could be made slow by items with equal hashes.
+    # Only expected items are counted: predicted items with equal hashes could make a table of all items slow.
     wanted = Counter(expected)
     found = Counter(item for item in predicted if item in wanted)
     shared = sum(min(count, found[item]) for item, count in wanted.items())
@@ -144,17 +144,17 @@ def _similarity(expected: list[str], predicted: list[Any]) -> float:
 
 
 def _call_lines(text: str) -> list[str]:
-    """Lines between the first `<tool_call>` and the next `</tool_call>`.
+    """Return the lines between the first `<tool_call>` and the next `</tool_call>`.
 
-    As in the original a second `<tool_call>` ends the block too, and a block that nothing ends goes on to the end
-    of the text.
+    As in the original, a second `<tool_call>` ends the block too, and a block without an end extends to the end of the
+    text.
     """
     block = text.split("<tool_call>", 2)[1].partition("</tool_call>")[0]
     return block.strip().split("\n")
 
 
 def _reference_calls(reference: str) -> list[dict]:
-    """The reference's calls, checked: ValueError with the line that is wrong."""
+    """Return the reference's calls, checked; raise ValueError with the first wrong line."""
     if "</tool_call>" not in reference.partition("<tool_call>")[2]:
         raise ValueError(f"reference has a <tool_call> without a </tool_call> after it: {reference!r:.80}")
     calls = []
@@ -173,7 +173,7 @@ def _reference_calls(reference: str) -> list[dict]:
 
 
 def _integer(digits: str) -> int:
-    """The integer of a JSON number; ValueError where converting it (in quadratic time) could take minutes."""
+    """Return the integer of a JSON number; raise ValueError if converting it (quadratic time) could take minutes."""
     if len(digits) > MAX_INTEGER_DIGITS:
         raise ValueError(f"an integer of {len(digits)} characters; at most {MAX_INTEGER_DIGITS} are read")
     return int(digits)

@@ -1,4 +1,4 @@
-"""A run from its lock to its results, whatever engine trains it: resumed where it was interrupted, then published."""
+"""The life of a run, the same for every engine: locked, resumed if it was interrupted, trained, published."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ from dara.training.stopping import Deadline, Divergence, OutOfTime
 log = logging.getLogger(__name__)
 
 MODEL_FILES = {".json", ".safetensors", ".jinja", ".txt", ".model"}
-LOG_BYTES = 10_000_000  # of train.log before another is begun; one older part is kept
+LOG_BYTES = 10_000_000  # of train.log before a new one is started; one older part is kept
 
 
 @dataclass(frozen=True)
 class RunInputs:
-    """What the training of a run is given besides its specification: nothing of it changes the run's results."""
+    """Inputs of a training besides its specification; none of them changes the run's results."""
 
     data_dir: Path
     """Prepared data (train.jsonl)."""
     model_dir: Path
     """Checkpoint of the base model, with its tokenizer."""
     scratch: Path
-    """Work happens in `<scratch>/<run_id>/`, one process at a time."""
+    """Work is done in `<scratch>/<run_id>/`, by one process at a time."""
     out: Path
-    """Where the results are published."""
+    """Directory into which the results are published."""
     methods_dir: Path | None = None
-    """What a user's own method files are relative to: the directory of config/methods.yaml."""
+    """Directory to which paths of a user's own method files are relative: that of config/methods.yaml."""
     model_sums: Mapping[str, str] = field(default_factory=dict)
-    """File of the base model -> sha256, as its manifest has them."""
+    """File of the base model -> sha256, from its manifest."""
     trackers: tuple[str, ...] = ()
-    """Where the metrics go besides the run's files: tensorboard, wandb."""
+    """Trackers that get the metrics besides the run's files: tensorboard, wandb."""
     deadline: Deadline | None = None
-    """When the batch system ends this job."""
+    """Time at which the batch system ends this job."""
 
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """A run that is about to be trained from `record.steps` on."""
+    """A run that is about to be trained from step `record.steps` on."""
 
     spec: RunSpec
     inputs: RunInputs
@@ -64,8 +64,8 @@ class ResumePoint:
 
 
 TrainSteps = Callable[[ResumePoint], tuple[RunRecord, Divergence | None]]
-"""Makes the steps that are missing. Returns the record with all steps, and how the run diverged (None: it did not).
-OutOfTime: the next job continues."""
+"""Function that makes the missing steps. It returns the record with all steps, and the divergence of the run (None if
+it did not diverge). It raises OutOfTime if the next job must continue."""
 
 
 def train_run(
@@ -79,12 +79,12 @@ def train_run(
 ) -> None:
     """Train the run of `spec` and publish it, from the last complete checkpoint if there is one.
 
-    libraries: whose versions belong in the manifest. last_resumable: the newest step of a run's directory that the
-    engine can resume from. guard: entered with the run's directory once the lock is held, left when all is done. A
-    diverging run is an outcome, written in the manifest, not an error.
+    libraries: those whose versions the manifest records. last_resumable: returns the newest step of a run's directory
+    from which the engine can resume. guard: context manager of the run's directory, entered once the lock is held and
+    left at the end. Divergence is an outcome, written in the manifest, not an error.
 
-    Raises ValueError for unusable data, a reward that is not a number, or inputs that changed under a begun run,
-    LockedError if another process trains this run, and OutOfTime where it stops before the deadline.
+    Raises ValueError for unusable data, a reward that is not a number, or inputs that changed since the run began,
+    LockedError if another process trains this run, and OutOfTime if it stops before the deadline.
     """
     started = time.monotonic()
     check_source(spec, inputs.methods_dir)
@@ -111,7 +111,7 @@ def train_run(
 
 
 def _trained(train_steps: TrainSteps, point: ResumePoint) -> tuple[RunRecord, Divergence | None]:
-    """Return what the engine makes; log how it ends."""
+    """Return the result of the engine; log how it ends."""
     try:
         record, divergence = train_steps(point)
     except OutOfTime as stop:
@@ -132,8 +132,8 @@ def title(spec: RunSpec) -> str:
 
 
 def read_rows(path: Path, spec: RunSpec) -> list[dict[str, str]]:
-    """Return the training prompts {"id", "prompt", "reference"}; ValueError unless a step can have different ones."""
-    rows = [json.loads(line) for line in path.read_bytes().splitlines()]  # of bytes: a text may hold U+2028
+    """Return the training prompts {"id", "prompt", "reference"}; ValueError if there are too few for a step."""
+    rows = [json.loads(line) for line in path.read_bytes().splitlines()]  # bytes, not text: a text may contain U+2028
     for number, row in enumerate(rows, 1):
         if set(row) != {"id", "prompt", "reference"}:
             raise ValueError(f"{path}, line {number} has the keys {sorted(row)}; it must have id, prompt, reference")
@@ -144,9 +144,9 @@ def read_rows(path: Path, spec: RunSpec) -> list[dict[str, str]]:
 
 
 def prompt_positions(rows: int, seed: int) -> Iterator[int]:
-    """Yield indices of rows without end: a random permutation, and a new one each time all rows are used up.
+    """Yield indices of rows without end: a random permutation, and a new one whenever all rows are used.
 
-    It depends on `seed` and not on the method, so that paired runs see the same prompts.
+    The order depends on `seed` and not on the method, so that paired runs see the same prompts.
     """
     rng = np.random.default_rng(seed)
     while True:
@@ -160,9 +160,9 @@ def training_rows(rows: list[dict[str, str]], spec: RunSpec) -> list[dict[str, s
 
 
 def input_checksums(inputs: RunInputs) -> dict[str, str]:
-    """Return checksums of what a run trains on: the prompts; weights, tokenizer and settings of the base model.
+    """Return checksums of a run's inputs: the prompts; weights, tokenizer and settings of the base model.
 
-    Raises ValueError for a base model that is incomplete or not the one that its manifest names.
+    Raises ValueError for a base model that is incomplete or differs from its manifest.
     """
     files = sorted(path for path in inputs.model_dir.iterdir() if path.suffix in MODEL_FILES)
     if not any(path.suffix == ".safetensors" for path in files):
@@ -180,7 +180,7 @@ def input_checksums(inputs: RunInputs) -> dict[str, str]:
 
 @contextmanager
 def _logging_into(path: Path) -> Iterator[None]:
-    """Append what training logs to a file, and show it on stderr where the program has set up no logging."""
+    """Append the log of a training to a file, and show it on stderr if the program has not set up logging."""
     logger = logging.getLogger("dara.training")
     handlers: list[logging.Handler] = [
         logging.handlers.RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8")

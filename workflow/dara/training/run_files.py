@@ -37,11 +37,11 @@ log = logging.getLogger(__name__)
 
 STARTS = "starts.json"
 RESUME_ONLY = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json", "method_state.pt")
-"""What a checkpoint holds to resume from, and only the newest keeps."""
+"""Files of a checkpoint that are needed only to resume; only the newest checkpoint keeps them."""
 SUMS = "sha256.json"
-"""File -> sha256 of a checkpoint, in it."""
+"""File in a checkpoint: file -> sha256."""
 TRACKERS = ("tensorboard", "wandb")
-"""Also the names of their packages."""
+"""Names of the trackers and of their packages."""
 
 Metrics = Mapping[str, float | int]
 """A line of metrics.jsonl."""
@@ -49,7 +49,7 @@ Metrics = Mapping[str, float | int]
 
 @dataclass
 class RunRecord:
-    """What a run has produced so far, step by step; entry i belongs to step i + 1 (samples carry their step)."""
+    """The results of a run so far, step by step; entry i belongs to step i + 1 (samples carry their step)."""
 
     metrics: list[dict[str, float | int]] = field(default_factory=list)
     rewards: list[np.ndarray] = field(default_factory=list)  # (B, G, K) float64, raw
@@ -60,12 +60,12 @@ class RunRecord:
 
     @property
     def steps(self) -> int:
-        """Steps recorded so far."""
+        """Return the number of steps recorded so far."""
         return len(self.metrics)
 
 
 def jsonl(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """Return one compact JSON object a line; NaN is an error."""
+    """Return one compact JSON object per line; NaN is an error."""
     return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows).encode()
 
 
@@ -95,32 +95,32 @@ def checkpoints(directory: Path) -> dict[int, Path]:
 
 
 def last_resumable(directory: Path) -> int:
-    """Return the newest step that can be resumed from, 0 without one.
+    """Return the newest step from which the run can resume, 0 if there is none.
 
-    A checkpoint that was not the newest once has lost what resuming needs, and without it TRL would silently begin at
-    its step 1 with these weights.
+    A checkpoint that has been replaced as the newest lacks the files for resuming, and without them TRL would silently
+    begin at its step 1 with these weights.
     """
     complete = checkpoints(directory).items()
     return max((step for step, path in complete if (path / "trainer_state.json").is_file()), default=0)
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Delete what an interrupted process left half-written: checkpoints without their final name, partial files."""
+    """Delete the incomplete files of an interrupted process: checkpoints without final name, partial files."""
     for path in [*directory.glob("checkpoint-*"), *directory.glob(".*.[0-9]*")]:
         remove(path)
 
 
 def complete_checkpoint(directory: Path, written: Path, step: int) -> Path:
-    """Give a fully written checkpoint its name, step_<N>, and drop from the older ones what only resuming needs.
+    """Give a fully written checkpoint its name, step_<N>, and delete resume-only files from older ones.
 
-    Its checksums are written into it now: those of all checkpoints at the end would be many minutes of idle GPUs.
+    Its checksums are written now: computing those of all checkpoints at the end would leave GPUs idle for many minutes.
     """
     write_manifest(written / SUMS, _sums(written))
     final = directory / f"step_{step}"
-    remove(final)  # left by a run that was cut back to an older step
+    remove(final)  # left over from a run that was cut back to an older step
     os.replace(written, final)
     for older, path in checkpoints(directory).items():
-        if older < step and not path.is_symlink():  # kept elsewhere by somebody
+        if older < step and not path.is_symlink():  # a user keeps it elsewhere
             for name in RESUME_ONLY:
                 (path / name).unlink(missing_ok=True)
     return final
@@ -133,7 +133,7 @@ def append_metrics(directory: Path, line: Metrics) -> None:
 
 
 def save(directory: Path, record: RunRecord, spec: RunSpec) -> None:
-    """Write everything but the metrics; to be called before a checkpoint gets its name, and to publish."""
+    """Write everything but the metrics; call it before a checkpoint gets its name, and before publishing."""
     timings = {"seconds_per_step": record.seconds, "seconds_to_start": record.startups}
     write_atomically(directory / "rewards.npz", rewards_npz(record, spec))
     write_atomically(directory / "samples.jsonl.gz", gzip.compress(jsonl(record.samples), mtime=0))
@@ -149,7 +149,7 @@ def load(directory: Path, step: int) -> RunRecord:
     if step == 0:
         path.unlink(missing_ok=True)
         return RunRecord()
-    lines = path.read_bytes().splitlines()[:step]  # a line that was cut off in writing can only be a later one
+    lines = path.read_bytes().splitlines()[:step]  # only a later line can be incomplete
     metrics = [json.loads(line) for line in lines]
     with np.load(directory / "rewards.npz", allow_pickle=False) as arrays:
         rewards, lengths = list(arrays["rewards"][:step]), list(arrays["lengths"][:step])
@@ -165,7 +165,7 @@ def load(directory: Path, step: int) -> RunRecord:
 
 
 def check_inputs(directory: Path, inputs: Mapping[str, str]) -> None:
-    """Keep the checksums of a run's inputs; ValueError if it has checkpoints that were trained on other inputs."""
+    """Record the checksums of a run's inputs; ValueError if its checkpoints were trained on other inputs."""
     path = directory / "inputs.json"
     if path.is_file() and checkpoints(directory):
         before = json.loads(path.read_bytes())
@@ -192,8 +192,8 @@ def publish(
 ) -> None:
     """Write the results of a finished run into `out`, manifest.json last and atomically.
 
-    inputs: checksums of what it trained on. divergence: how the run diverged; the files then hold the
-    complete steps before it. Versions, commit and machine are those of `record_start`.
+    inputs: checksums of its inputs. divergence: how the run diverged; the files then contain the complete steps before
+    it. Versions, commit and machine are those of `record_start`.
     """
     out.mkdir(parents=True, exist_ok=True)
     (out / MANIFEST).unlink(missing_ok=True)
@@ -213,7 +213,7 @@ def publish(
         "inputs": dict(inputs),
         **{key: value for key, value in starts[0].items() if key != "from_step"},
         "starts": starts,
-        # Published data has no seed.
+        # Public data has no seed.
         "seeds": {"data": getattr(spec.data, "seed", None), "trainer": spec.seed, "sampler": spec.rollout_seed},
     }
     write_manifest(out / MANIFEST, manifest)
@@ -222,7 +222,7 @@ def publish(
 def record_start(directory: Path, step: int, libraries: Iterable[str]) -> None:
     """Record versions, git commit and machine at each start, so later code changes do not alter a run's provenance.
 
-    step: the run continues after it; 0 where it begins. libraries: whose versions are recorded.
+    step: the last completed step, 0 at the beginning. libraries: those whose versions are recorded.
     """
     start = {
         "from_step": step,
@@ -247,7 +247,7 @@ def _sums(checkpoint: Path) -> dict[str, str]:
 
 
 def _machine() -> dict[str, Any]:
-    """Return where a run is, for whoever asks later; nothing depends on it."""
+    """Return a description of the machine, for information only; nothing depends on it."""
     return {
         "host": socket.gethostname(),
         "system": platform.platform(),
@@ -258,14 +258,14 @@ def _machine() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """Return the processor's name as Linux gives it, or the architecture where it gives none."""
+    """Return the processor's name on Linux, or the architecture if there is none."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _code() -> dict[str, str | None]:
-    """Return the commit of this code; where git does not say it, why not."""
+    """Return the commit of this code or, if git cannot tell, the reason."""
     try:
         return {"git_commit": git_commit(Path(__file__).parent)}
     except GitError as error:
@@ -294,10 +294,10 @@ def trackers(
 ) -> Iterator[Callable[[Metrics], None]]:
     """Yield a function that gives a line of metrics to the trackers `names` of a run, in `<directory>/trackers/`.
 
-    They are made again at each start, from the steps so far (`lines`): so a resumed run has no step twice, and nothing
-    has to be cut back. Nothing here talks to a network.
+    The tracker files are rewritten at each start from the steps so far (`lines`), so a resumed run has no step twice,
+    and nothing has to be cut back. There is no network access.
 
-    Raises ValueError for an unknown name and for one whose package is not installed.
+    Raises ValueError for an unknown name and for a tracker whose package is not installed.
     """
     check_trackers(names)
     root = directory / "trackers"
@@ -336,10 +336,10 @@ def _wandb(directory: Path, run_id: str) -> Iterator[Callable[[dict[str, float],
     directory.mkdir(parents=True)
     quiet = {"console": "off", "silent": True, "disable_git": True, "save_code": False}
     settings = wandb.Settings(**quiet, disable_job_creation=True, x_disable_stats=True)
-    # The mode is given here, where it overrules the environment.
+    # Passed explicitly, because it then overrides the environment.
     run = wandb.init(project="dara", id=run_id, name=run_id, dir=str(directory), mode="offline", settings=settings)
     try:
         yield run.log
     finally:
         run.finish()
-        wandb.teardown()  # waits until its own process has written everything; `finish` alone does not
+        wandb.teardown()  # waits until wandb's process has written everything; `finish` alone does not

@@ -1,7 +1,7 @@
-"""The two things that cost time on a CPU, for groups of G responses to one prompt: sampling, and log-probabilities.
+"""The two expensive CPU operations for groups of G responses to one prompt: sampling and log-probabilities.
 
 Both encode a prompt once and share its keys and values among the G responses of its group, which halves the cost of an
-update on the small models; they use the model's own forward pass and cache, so they hold for any causal language model
+update on the small models. They use the model's own forward pass and cache, so they work for any causal language model
 of transformers with a `DynamicCache`. `tests/test_training_sampling.py` compares both with the plain computation.
 """
 
@@ -12,7 +12,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 
 class NotFiniteError(ArithmeticError):
-    """The policy gives logits that are not numbers: it has diverged."""
+    """Logits of the policy are not finite: it has diverged."""
 
 
 def left_pad(sequences: list[list[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -41,9 +41,9 @@ def draw(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return one token for each row of `logits` (N, V), and its log-probability (N,) at this temperature.
 
-    top_p keeps the most likely tokens whose preceding ones hold less than top_p. The log-probability is that of the
-    policy before this cut: it is the denominator of the policy ratio, whose numerator is not cut either.
-    Raises NotFiniteError for logits that are no numbers.
+    top_p keeps the most likely tokens, as long as the tokens before them have less than probability top_p in total. The
+    log-probability is that of the policy before this truncation: it is the denominator of the policy ratio, whose
+    numerator is not truncated either. Raises NotFiniteError for logits that are not finite.
     """
     log_probs = torch.log_softmax(logits / temperature, dim=-1)
     if log_probs.isnan().any():
@@ -51,10 +51,10 @@ def draw(
     probs = log_probs.exp()
     if top_p < 1.0:
         ordered, index = probs.sort(dim=-1, descending=True)
-        # The mass before a token, not up to it, decides: so the likeliest token is always kept.
+        # The mass before a token decides, not up to it, so the most likely token is always kept.
         ordered = ordered.masked_fill(ordered.cumsum(-1) - ordered >= top_p, 0.0)
         probs = torch.zeros_like(probs).scatter(-1, index, ordered)
-    tokens = torch.multinomial(probs, 1, generator=generator)  # which normalises what is left
+    tokens = torch.multinomial(probs, 1, generator=generator)  # normalises the remaining probabilities
     return tokens[:, 0], log_probs.gather(1, tokens)[:, 0]
 
 
@@ -73,8 +73,8 @@ def sample(
 ) -> tuple[list[list[int]], list[list[float]]]:
     """Return responses to B prompts, G = `group_size` each, prompt by prompt, and each token's log-probability.
 
-    A response ends with one of `end_tokens`, which it includes, or after `max_tokens`. Rows that are done leave the
-    batch once they are a quarter of it.
+    A response ends with one of `end_tokens`, which it includes, or after `max_tokens`. Finished rows are removed from
+    the batch once they are a quarter of it.
     """
     ids, mask = left_pad(prompts, pad)
     hidden, cache = encode(model, ids, mask)
@@ -87,15 +87,15 @@ def sample(
     ends = torch.tensor(end_tokens)
     alive = torch.ones(len(mask), dtype=torch.bool)
     for t in range(max_tokens):
-        # Rows that are done and still in the batch draw too. So the random numbers depend on when rows leave it: a
-        # change of that rule changes every run.
+        # Finished rows still in the batch draw too, so the random numbers depend on when rows are removed: a change
+        # of that rule changes every run.
         drawn, log_prob = draw(model.lm_head(hidden), temperature, top_p, generator)
         tokens[rows, t], log_probs[rows, t] = drawn, log_prob
         alive = alive & ~torch.isin(drawn, ends)
         count = int(alive.sum())
         if count == 0 or t == max_tokens - 1:
             break
-        # Selecting rows copies the cache, which costs as much as a few steps: not for each row that ends.
+        # Selecting rows copies the cache, which costs as much as a few steps, so it is not done for each finished row.
         if count <= 0.75 * len(rows):
             keep = alive.nonzero()[:, 0]
             cache.batch_select_indices(keep)
@@ -105,7 +105,7 @@ def sample(
             input_ids=drawn[:, None], attention_mask=mask, position_ids=position[:, None], past_key_values=cache
         )
         hidden, position = out.last_hidden_state[:, -1], position + 1
-    # What a done row drew after its first end token is cut off here.
+    # Cut off what a finished row drew after its first end token.
     is_end = torch.isin(tokens, ends)
     lengths = torch.where(is_end.any(1), is_end.int().argmax(1) + 1, max_tokens).tolist()
     return (
@@ -141,7 +141,7 @@ def log_probs_and_entropies(
         )
         hidden = torch.cat([hidden, out.last_hidden_state], dim=1)
     valid = response_mask.bool()
-    logits = model.lm_head(hidden[valid]) / temperature  # of the tokens alone: padding has no logits
+    logits = model.lm_head(hidden[valid]) / temperature  # of response tokens only: padding has no logits
     log_all = logits.log_softmax(-1)
     chosen = log_all.gather(1, response_ids[valid][:, None])[:, 0]
     with torch.no_grad():  # the entropy is only logged

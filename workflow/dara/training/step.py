@@ -1,7 +1,7 @@
-"""A step of a run, the same for every engine: its rewards, the method's advantages, its metrics, and what is recorded.
+"""A step of a run, the same for every engine: its rewards, the method's advantages, its metrics, and its record.
 
-A rollout batch becomes a loss in this order: `score_sample` scores each response, `batch_advantages` makes of the
-rewards (B, G, K) the advantages (B, G) that the engine's loss gets, and `Progress.complete_step` writes the metrics.
+A rollout batch is processed in this order: `score_sample` scores each response, `batch_advantages` computes from the
+rewards (B, G, K) the advantages (B, G) for the engine's loss, and `Progress.complete_step` writes the metrics.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ log = logging.getLogger(__name__)
 
 SCHEMA = 1
 ENGINE_METRICS = ("clip_fraction", "kl", "entropy", "grad_norm", "lr")
-"""What only the engine knows: share of tokens whose policy ratio is clipped; an estimate of the KL divergence (nats a
-token) between the policy that sampled and the one that is updated; entropy (nats a token); norm of the gradient before
-clipping; learning rate. Each is the mean over the step's optimiser updates."""
+"""Metrics from the engine: share of tokens whose policy ratio is clipped; an estimate of the KL divergence (nats per
+token) between the policy that sampled and the one that is updated; entropy (nats per token); norm of the gradient
+before clipping; learning rate. Each is the mean over the step's optimiser updates."""
 KL_REFERENCE = "kl_reference"
-"""Likewise, in runs with a KL in the loss and only there: its estimate of the KL divergence between the policy that is
-updated and the base model (nats a token), before the coefficient."""
+"""Metric from the engine in runs with a KL in the loss only: its estimate of the KL divergence between the policy that
+is updated and the base model (nats per token), before the coefficient."""
 REPORT_EVERY = 5  # steps between progress lines
 SAMPLES = 4  # responses kept for reading at each checkpoint
 SHOWN = 1000  # characters of a prompt or response in an error
@@ -49,8 +49,8 @@ class Rollouts:
     responses: Sequence[str]  # B * G
     rewards: Tensor  # (B, G, K) float64
     lengths: Tensor  # (B, G) tokens
-    output: Output | None = None  # what the method made of them
-    pool_rewards: Tensor | None = None  # (P, G, K): before a filter; None without one
+    output: Output | None = None  # the method's output
+    pool_rewards: Tensor | None = None  # (P, G, K): before filtering; None without a filter
     pool_lengths: Tensor | None = None  # (P, G)
     filtered: Mapping[str, float] | None = None  # filter/*
 
@@ -59,7 +59,7 @@ class Rollouts:
 
 
 class RewardError(ValueError):
-    """A reward of a sample could not be computed, or is no number."""
+    """A reward of a sample could not be computed, or is not a finite number."""
 
 
 def score_sample(
@@ -78,8 +78,8 @@ def score_sample(
     prompt_id: for errors. response: the decoded response tokens without special tokens. n_tokens: their number, the end
     token included.
 
-    Raises RewardError, which says what went wrong and for which prompt and response, whatever a reward raises, and for
-    a value that is no finite number: a missing reward never becomes 0.
+    Raises RewardError, with the cause, the prompt and the response, for any exception in a reward and for a value that
+    is not finite: a missing reward never becomes 0.
     """
     sample = f"for prompt {prompt_id} ({_shown(prompt)}) and response {_shown(response)}"
     try:
@@ -95,7 +95,7 @@ def score_sample(
 
 
 def _shown(text: str) -> str:
-    """Return the text in quotes; of a long one the beginning and the end."""
+    """Return the text in quotes; of a long text the beginning and the end."""
     if len(text) <= SHOWN:
         return repr(text)
     return f"{text[: SHOWN // 2]!r} ... {text[-SHOWN // 2 :]!r} ({len(text)} characters)"
@@ -107,9 +107,9 @@ def _shown(text: str) -> str:
 def run_method(spec: RunSpec, methods_dir: Path | None = None) -> Method:
     """Return the method of a run with its parameters, and load the run's own rewards.
 
-    A run with `final_normalization: token` lets the methods whose own normalisation is over responses normalise over
-    tokens; a method that has another of its own, or is given one by its parameters, keeps that.
-    methods_dir: where a user's own files are relative to.
+    In a run with `final_normalization: token`, methods that would normalise over responses normalise over tokens; a
+    method with another normalisation, of its own or by its parameters, keeps it.
+    methods_dir: the directory to which paths of a user's own files are relative.
     """
     load_rewards(spec.task, {name: one.function for name, one in spec.reward_functions.items()}, methods_dir)
     entry = spec.method
@@ -124,7 +124,7 @@ def run_method(spec: RunSpec, methods_dir: Path | None = None) -> Method:
 def batch_advantages(
     spec: RunSpec, method: Method, rewards: Tensor, lengths: Tensor, penalty: Tensor | None = None
 ) -> tuple[Output, Tensor]:
-    """Return what the method makes of a rollout batch, and the advantages (B, G) for the loss.
+    """Return the method's output for a rollout batch, and the advantages (B, G) for the loss.
 
     rewards (B, G, K) raw, in the order of spec.rewards; lengths (B, G) response tokens, the end token included.
     penalty (B, G): GRPO only, added to the sum of the rewards before the group's z-score; densities, weights and
@@ -140,7 +140,7 @@ def batch_advantages(
 
 
 def _penalised_grpo(spec: RunSpec, rewards: Tensor, lengths: Tensor, penalty: Tensor) -> Tensor:
-    """Return GRPO's advantages with the penalty as one more reward: GRPO looks at nothing but their sum."""
+    """Return GRPO's advantages with the penalty as one more reward: GRPO depends only on the sum."""
     if spec.method.name != "grpo":
         raise ValueError(f"a penalty on the summed reward is for grpo, not for {spec.method.name}")
     params = dict(spec.method.params)
@@ -154,7 +154,7 @@ def _penalised_grpo(spec: RunSpec, rewards: Tensor, lengths: Tensor, penalty: Te
 
 
 def metric_names(rewards: Sequence[str]) -> list[str]:
-    """Return the names that every step has, for these rewards; a method or a filter may add its own."""
+    """Return the names of metrics in every step, for these rewards; a method or a filter may add its own."""
     parts = ["reward/{}/mean", "reward/{}/std", "density/{}", "active_groups/{}", "weight/{}"]
     parts += [f"{energy}/{{}}/{sign}" for energy in ("energy", "energy_contributed") for sign in ("pos", "neg")]
     common = ["advantage/mean", "advantage/std", "groups", "group_size", "response_length/mean", "response_length/max"]
@@ -174,13 +174,13 @@ def step_metrics(
     """Return one line of metrics.jsonl (schema 1).
 
     step: 1-based number of the rollout batch. names: the K rewards. pool_rewards (P, G, K) and pool_lengths (P, G): the
-    whole rollout pool, before any group is filtered; lengths in tokens, end token included. output: what the method
-    made of the B groups it was handed. engine: ENGINE_METRICS, exactly, and KL_REFERENCE where the loss has a KL.
+    whole rollout pool, before any group is filtered; lengths in tokens, end token included. output: the method's
+    output for its B groups. engine: ENGINE_METRICS, exactly, and KL_REFERENCE where the loss has a KL.
     filtered: `filter/*`, where a filter is on.
-    Standard deviations have divisor n - 1. An energy is the sum of squares over all responses; that of the
-    contributions leaves out those that the method does not keep.
+    Standard deviations have divisor n - 1. An energy is the sum of squares over all responses; the energy of the
+    contributions omits responses that the method does not keep.
 
-    Raises ValueError where shapes or names do not fit, or where a name would be written twice.
+    Raises ValueError if shapes or names do not match, or if a name would be written twice.
     """
     _check(names, pool_rewards, pool_lengths, output.z, engine)
     groups, group_size, _ = output.z.shape
@@ -223,7 +223,7 @@ def _check(names: Sequence[str], rewards: Tensor, lengths: Tensor, z: Tensor, en
 
 @dataclass
 class Progress:
-    """A run in progress: what an engine calls after each step and at each checkpoint."""
+    """A run in progress, called by an engine after each step and at each checkpoint."""
 
     spec: RunSpec
     directory: Path
@@ -236,7 +236,7 @@ class Progress:
     def resume(
         cls, spec: RunSpec, directory: Path, record: RunRecord, methods_dir: Path | None, deadline: Deadline | None
     ) -> Progress:
-        """Return the run after the steps of `record`, with the method's state of then."""
+        """Return the run after the steps of `record`, with the method's state at that step."""
         method = run_method(spec, methods_dir)
         if record.steps and method.has_state:
             path = directory / f"step_{record.steps}" / "method_state.pt"
@@ -248,11 +248,11 @@ class Progress:
 
     @property
     def step(self) -> int:
-        """The step that is being made, from 1."""
+        """Return the step that is being made, from 1."""
         return self.record.steps + 1
 
     def complete_step(self, rollouts: Rollouts, engine: Mapping[str, float], seconds: float) -> Divergence | None:
-        """Record a step, unless it is the one in which the run diverged: that is returned, and the files end before it.
+        """Record a step, unless the run diverged in it: then return the divergence; the files end before the step.
 
         engine: the engine's metrics of the step, see step_metrics. seconds: wall-clock time of the step.
         """
@@ -289,14 +289,14 @@ class Progress:
         run_files.complete_checkpoint(self.directory, written, self.record.steps)
 
     def check_deadline(self) -> None:
-        """Raise OutOfTime or LimitTooShort after a step, and after its checkpoint where it has one."""
+        """Raise OutOfTime or LimitTooShort, after a step and its checkpoint if it has one, if the time is too short."""
         if self.deadline:
             seconds = self.record.seconds[self._done :]
             self.deadline.after_step(self.record.steps, self.spec.checkpoint_steps, seconds, time.monotonic())
 
 
 def reading_samples(spec: RunSpec, step: int, rollouts: Rollouts) -> list[dict[str, Any]]:
-    """Return a few responses of a step for people to read: the first one of evenly spread prompts."""
+    """Return a few responses of a step for people to read: the first of each of evenly spread prompts."""
     prompts = range(0, spec.prompts_per_step, max(1, spec.prompts_per_step // SAMPLES))[:SAMPLES]
     return [
         {

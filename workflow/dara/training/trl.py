@@ -1,7 +1,7 @@
-"""The TRL engine: a run is trained on the CPU, in this process, by TRL's GRPOTrainer with several rewards.
+"""The TRL engine: trains a run on the CPU, in this process, with TRL's GRPOTrainer and several rewards.
 
-The rollouts' rewards go through the run's method, the rest of the loss is TRL's. What differs from TRL 1.16, each in
-one override:
+The rollouts' rewards go through the run's method, the rest of the loss is TRL's. The differences from TRL 1.16, each
+in one override:
 * the advantages are those of `step.batch_advantages` (`_calculate_rewards`, `_generate_and_score_completions`);
 * an update gets whole groups (`_prepare_inputs`); TRL spreads the single responses over the updates at random;
 * sampling, and log-probabilities in the update, encode each prompt once a group (`_generate_single_turn`,
@@ -40,14 +40,14 @@ LIBRARIES = ("torch", "transformers", "trl", "numpy")
 def train(
     spec: RunSpec, inputs: RunInputs, *, resources: Resources | None = None, ray_address: str | None = None
 ) -> None:
-    """Train the run of `spec` with TRL and publish it; see `run.train_run`. It needs no resources and no Ray."""
+    """Train the run of `spec` with TRL and publish it; see `run.train_run`. It needs neither resources nor Ray."""
     train_run(spec, train_steps, inputs, libraries=LIBRARIES)
 
 
 def train_steps(point: ResumePoint) -> tuple[RunRecord, Divergence | None]:
     """Train to the last step; see `run.TrainSteps`."""
     quiet()
-    torch.set_num_threads(1)  # the models are too small to share among threads; one run a core instead
+    torch.set_num_threads(1)  # the models are too small for several threads; one run per core instead
     spec, inputs, directory, record = point.spec, point.inputs, point.directory, point.record
     progress = Progress.resume(spec, directory, record, inputs.methods_dir, inputs.deadline)
     with trackers(inputs.trackers, directory, run_id(spec), record.metrics) as progress.track:
@@ -69,7 +69,7 @@ def train_steps(point: ResumePoint) -> tuple[RunRecord, Divergence | None]:
 
 
 def trl_config(spec: RunSpec, directory: Path) -> GRPOConfig:
-    """Return a run's settings as TRL names them: one epoch a rollout batch, no KL term, float32 on the CPU."""
+    """Return a run's settings under TRL's names: one epoch per rollout batch, no KL term, float32 on the CPU."""
     optimizer, sampling, updates = spec.optimizer, spec.sampling, spec.optimizer.updates_per_step
     return GRPOConfig(
         output_dir=str(directory),
@@ -105,7 +105,7 @@ def trl_config(spec: RunSpec, directory: Path) -> GRPOConfig:
         save_strategy="steps",
         save_steps=spec.checkpoint_every * updates,
         logging_steps=1,
-        logging_nan_inf_filter=False,  # it would hide a divergence
+        logging_nan_inf_filter=False,  # the filter would hide a divergence
         disable_tqdm=True,
         report_to=[],
     )
@@ -123,15 +123,15 @@ class MultiRewardTrainer(GRPOTrainer):
         self._step_began = time.monotonic()
 
     def _send_telemetry(self) -> None:
-        """Send nothing to anybody."""
+        """Disable telemetry."""
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write no model card: the run's manifest says what a checkpoint is."""
+        """Write no model card: the run's manifest describes the checkpoint."""
 
     # --- rollouts -----------------------------------------------------------------------------------------------------
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> tuple[list, list]:
-        """Return the responses; keep their log-probabilities. What is drawn depends on seed and step alone."""
+        """Return the responses; keep their log-probabilities. The samples depend on seed and step alone."""
         sampling = self.progress.spec.sampling
         responses, self._sampling_log_probs = sample(
             self.accelerator.unwrap_model(self.model),
@@ -155,7 +155,7 @@ class MultiRewardTrainer(GRPOTrainer):
         self._rollouts = Rollouts(
             inputs, completions, rewards.view(*shape, len(spec.rewards)), torch.tensor(lengths).view(shape)
         )
-        return rewards.float()  # TRL's own advantages come from these, and are replaced
+        return rewards.float()  # TRL computes its own advantages from these; they are replaced
 
     def _generate_and_score_completions(self, inputs: list[dict[str, str]]) -> dict[str, torch.Tensor]:
         batch = super()._generate_and_score_completions(inputs)
@@ -169,10 +169,10 @@ class MultiRewardTrainer(GRPOTrainer):
         return batch
 
     def _prepare_inputs(self, generation_batch: list[dict[str, str]]) -> dict[str, torch.Tensor]:
-        """Return the rows of an update: whole groups, the first prompts of the step first.
+        """Return the rows of an update: whole groups, in the order of the step's prompts.
 
-        TRL would permute all B * G rows and cut the result, which spreads a group over updates. The prompts themselves
-        come in random order, so nothing is left to permute.
+        TRL would permute all B * G rows and split the result, which spreads a group over updates. The prompts are
+        already in random order, so no permutation is needed.
         """
         updates = self.args.steps_per_generation
         if self._step % updates == 0:
@@ -185,7 +185,7 @@ class MultiRewardTrainer(GRPOTrainer):
     def _get_per_token_logps_and_entropies(
         self, model, input_ids, attention_mask, logits_to_keep, compute_entropy=False, **unused
     ):
-        if not compute_entropy:  # TRL asks for the policy before the update, which sampling has given
+        if not compute_entropy:  # TRL wants the log-probabilities before the update, known from sampling
             return None, None, None
         start = input_ids.shape[1] - logits_to_keep
         log_probs, entropies = log_probs_and_entropies(
@@ -207,7 +207,7 @@ class MultiRewardTrainer(GRPOTrainer):
         self._metrics["train"]["kl"].append((log_ratio.exp() - 1 - log_ratio).mean().item())
         return loss
 
-    # --- what is written ----------------------------------------------------------------------------------------------
+    # --- output files -------------------------------------------------------------------------------------------------
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Complete the step with its last update; TRL calls this after each update."""
@@ -249,7 +249,7 @@ class MultiRewardTrainer(GRPOTrainer):
         """Write step_<N>, complete once it has this name."""
         super()._save_checkpoint(model, trial)
         written = self.progress.directory / f"checkpoint-{self.state.global_step}"
-        (written / "training_args.bin").unlink()  # a pickle with paths of this machine; the specification says it all
+        (written / "training_args.bin").unlink()  # a pickle with paths of this machine; the specification has the rest
         self.progress.complete_checkpoint(written)
         self.progress.check_deadline()
 
@@ -261,18 +261,18 @@ def _rewards(spec: RunSpec, row: dict[str, str], response: str, n_tokens: int) -
 
 
 def step_generator(seed: int, step: int) -> torch.Generator:
-    """Return the random numbers of a step's sampling: independent between steps, and not a state to save."""
+    """Return the random generator of a step's sampling: independent between steps, so there is no state to save."""
     state = np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0]
     return torch.Generator().manual_seed(int(state >> np.uint64(1)))
 
 
 def weights_are_finite(model: torch.nn.Module) -> bool:
-    """Return whether no parameter holds NaN or infinity."""
+    """Return whether all parameters are finite."""
     return all(torch.isfinite(parameter).all().item() for parameter in model.parameters())
 
 
 def _name_only(name: str) -> Callable[..., list[float]]:
-    """Return what TRL knows of a reward: its name. The values come from `_calculate_rewards`, where each is scored."""
+    """Return a placeholder reward function with only a name; `_calculate_rewards` computes the values."""
 
     def reward(**_: Any) -> list[float]:
         raise RuntimeError("rewards are computed in MultiRewardTrainer._calculate_rewards, not by calling this")

@@ -1,7 +1,8 @@
-"""The warm start: a small Llama is trained on demonstrations, and becomes the base model of the laptop's runs.
+"""The warm start: trains a small Llama on demonstrations; it becomes the base model of the laptop's runs.
 
-The loss is on the response and its end token. Batches are not sorted by length: batches of similar length would cost
-half of the accuracy on the math task. Same specification, same weights: everything runs in float32 on one thread.
+The loss is on the response and its end token. Batches are not sorted by length: batches of similar length would halve
+the accuracy on the math task. Everything runs in float32 on one thread, so the same specification gives the same
+weights.
 """
 
 import logging
@@ -36,8 +37,8 @@ Pair = tuple[list[int], list[int]]  # tokens of a prompt, tokens of its response
 def warm_start(spec: ModelSpec, data_dir: Path, scratch: Path, manifest: Path) -> None:
     """Train the base model of `spec`, publish it in `<scratch>/models/<model id>/`, and write `manifest`.
 
-    `data_dir` is the prepared data set of `spec.data`; its tokenizer goes into the checkpoint. Raises ValueError when
-    it was made from another specification, when a parameter does not fit the source, and when the loss is not finite.
+    `data_dir` is the prepared data set of `spec.data`; its tokenizer goes into the checkpoint. Raises ValueError if it
+    was made from another specification, if a parameter does not fit the source, or if the loss is not finite.
     """
     started = time.monotonic()
     _check_data(spec.data, data_dir)
@@ -68,9 +69,9 @@ def warm_start(spec: ModelSpec, data_dir: Path, scratch: Path, manifest: Path) -
 
 
 def build_model(architecture: Architecture, tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
-    """Return a Llama with tied embeddings and seeded random weights, float32; the global random state stays as it was.
+    """Return a float32 Llama with tied embeddings and seeded random weights; keep the global random state.
 
-    The vocabulary may have more entries than the tokenizer, as is usual; fewer raise ValueError.
+    The vocabulary may have more entries than the tokenizer, as is usual; ValueError if it has fewer.
     """
     if len(tokenizer) > architecture.vocabulary:
         raise ValueError(
@@ -98,7 +99,7 @@ def build_model(architecture: Architecture, tokenizer: PreTrainedTokenizerFast, 
 
 
 def demonstration_batches(spec: ModelSpec, tokenizer: PreTrainedTokenizerFast) -> Iterator[list[Pair]]:
-    """Yield batches of tokenized demonstrations without end, as they are drawn; none is of a held-out problem."""
+    """Yield batches of tokenized demonstrations without end, in the order drawn; none of a held-out problem."""
     task, recipe = generator_of(spec.data), spec.warm_start
     parameters = demonstration_parameters(spec.data.source, recipe.demonstrations)
     excluded = held_out_problems(spec.data)
@@ -111,7 +112,7 @@ def demonstration_batches(spec: ModelSpec, tokenizer: PreTrainedTokenizerFast) -
 
 
 def fit(model: LlamaForCausalLM, batches: Iterator[list[Pair]], recipe: WarmStart, *, pad: int, name: str) -> float:
-    """Train `model` in place for `recipe.steps` steps; return the last batch's loss in nats a response token.
+    """Train `model` in place for `recipe.steps` steps; return the last batch's loss in nats per response token.
 
     Raises ValueError as soon as a loss is not finite.
     """
@@ -152,7 +153,8 @@ def learning_rate(step: int, recipe: WarmStart) -> float:
 def response_loss(model: LlamaForCausalLM, batch: list[Pair], pad: int) -> torch.Tensor:
     """Return the mean cross entropy of a batch's response tokens, end tokens included: a scalar with gradient.
 
-    Padding is on the right, so the causal mask alone keeps it out; logits are computed where a response token is next.
+    Padding is on the right, so the causal mask alone excludes it; logits are computed only where a response token is
+    next.
     """
     longest = max(len(prompt) + len(answer) for prompt, answer in batch)
     tokens = torch.full((len(batch), longest), pad)  # (B, T)

@@ -1,7 +1,7 @@
-"""OpenRLHF's DeepSpeed side: the strategy that travels to every process of a run, and the policy's ranks.
+"""OpenRLHF's DeepSpeed side: the strategy that is sent to every process of a run, and the policy's ranks.
 
-Here are the settings that OpenRLHF has no flag for, and what our metrics and checkpoints need of an update. This module
-changes OpenRLHF when it is imported, in the processes of Ray that unpickle the strategy.
+This module has the settings for which OpenRLHF has no flag, and the values that metrics and checkpoints need from an
+update. It changes OpenRLHF when it is imported, in the processes of Ray that unpickle the strategy.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from torch.utils.data import DataLoader
 from dara.training.openrlhf.command import Settings
 
 FLOAT32 = "fp32"
-"""OpenRLHF's command line has no word for it, and its DeepSpeed configuration then enables neither half precision."""
+"""Name of float32. OpenRLHF's command line has no name for it; with this one, its DeepSpeed configuration enables
+neither half precision."""
 
 _dtype_of = openrlhf.utils.utils.convert_to_torch_dtype
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """Return what OpenRLHF's `convert_to_torch_dtype` does, and float32."""
+    """Return the result of OpenRLHF's `convert_to_torch_dtype`, extended by float32."""
     return torch.float32 if name == FLOAT32 else _dtype_of(name)
 
 
@@ -36,9 +37,9 @@ openrlhf.utils.utils.convert_to_torch_dtype = dtype_of
 
 
 class DaraStrategy(DeepspeedStrategy):
-    """Keeps the gradient norm of each optimiser update; adapts a process without a GPU when it arrives there.
+    """OpenRLHF's strategy; keeps the gradient norm of each update and adapts processes without a GPU.
 
-    dara: the run's settings, which so reach every process.
+    dara: the run's settings, which are sent to every process in this way.
     """
 
     dara: Settings
@@ -56,7 +57,7 @@ class DaraStrategy(DeepspeedStrategy):
             cpu.install_training()
 
     def optimizer_step(self, optimizer: Any, model: Any, scheduler: Any, name: str = "model", **kwargs: Any) -> None:
-        """Do OpenRLHF's step; keep the norm before clipping where it completes an update."""
+        """Run OpenRLHF's step; keep the norm before clipping if it completes an update."""
         engine = model.model if isinstance(model, Actor) else model
         complete = engine.is_gradient_accumulation_boundary()
         super().optimizer_step(optimizer, model, scheduler, name=name, **kwargs)
@@ -82,7 +83,7 @@ def strategy_of(arguments: Namespace, settings: Settings) -> DaraStrategy:
 
 
 def in_order(*args: Any, **kwargs: Any) -> DataLoader:
-    """Return a loader that does not shuffle: an update gets its own groups, not responses at random."""
+    """Return a loader that does not shuffle: an update gets its own groups, not random responses."""
     return DataLoader(*args, **{**kwargs, "shuffle": False})
 
 
@@ -90,7 +91,7 @@ ppo_actor.DataLoader = in_order
 
 
 def k3_in_place_of_k1(loss: torch.nn.Module, args: tuple, kwargs: dict[str, Any], output: tuple) -> tuple:
-    """Make the loss's third value, only logged, the k3 estimate (Schulman, 2020); a forward hook of the policy loss.
+    """Set the loss's third value, only logged, to the k3 estimate (Schulman, 2020); a hook of the policy loss.
 
     It estimates KL(policy that sampled || policy that is updated) as the TRL engine does, and cannot be negative.
     """
@@ -106,7 +107,7 @@ def weights_are_finite(parameters: Iterable[torch.nn.Parameter]) -> bool:
 
 
 class DaraActorTrainer(ppo_actor.ActorPPOTrainer):
-    """Makes the updates of a rank; the loss also gives what our metrics need."""
+    """Makes the updates of a rank; the loss also returns the values for our metrics."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -115,10 +116,10 @@ class DaraActorTrainer(ppo_actor.ActorPPOTrainer):
     def training_step(
         self, experience: Experience, kl_ctl: float, step: int, loss_batch_info: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Do OpenRLHF's step; make entropy and loss KL means over the micro-batch's tokens, as the other metrics are.
+        """Run OpenRLHF's step; make entropy and loss KL means over the micro-batch's tokens, like the other metrics.
 
-        OpenRLHF's are the micro-batch's parts of the update's means, whose average over m micro-batches is m times too
-        small.
+        OpenRLHF's values are the micro-batch's contributions to the update's means; averaged over m micro-batches, they
+        are m times too small.
         """
         info = loss_batch_info or ppo_actor.get_loss_batch_info(
             self.strategy,
@@ -141,12 +142,12 @@ class DaraPolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_class
     """A rank of the policy."""
 
     def init_model_from_pretrained(self, strategy: DaraStrategy, *args: Any, **kwargs: Any) -> None:
-        """Do what OpenRLHF does; count the run's steps from those that are there already."""
+        """Initialise as OpenRLHF does; continue the step count from the completed steps."""
         super().init_model_from_pretrained(strategy, *args, **kwargs)
         self._step = strategy.dara.done
 
     def fit(self, kl_ctl: float = 0) -> dict[str, Any]:
-        """Make the updates of a step; the gradient norm is the mean over them, `weights_finite` is of all ranks."""
+        """Make the updates of a step; the gradient norm is their mean, `weights_finite` is over all ranks."""
         self._step += 1
         self.strategy.grad_norms.clear()
         if self.strategy.dara.keep_advantages:
@@ -158,10 +159,10 @@ class DaraPolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_class
         return status
 
     def save_model(self) -> None:
-        """Do nothing: the last step is a checkpoint already."""
+        """Do nothing: the last step already has a checkpoint."""
 
     def _keep_advantages(self) -> None:
-        """Write what the updates of this step are about to read, sample by sample, in their order."""
+        """Write the inputs of this step's updates, sample by sample, in their order."""
         items = self.trainer.replay_buffer.items
         np.savez(
             self.strategy.dara.output / f"advantages_{self._step}_{self.strategy.get_rank()}.npz",

@@ -1,8 +1,7 @@
-"""What OpenRLHF 0.11.2 is given to train a run: its command line, and the settings for which it has no flag.
+"""OpenRLHF 0.11.2's command line for a run, and the settings for which it has no flag.
 
-Every flag that depends on a method, an experiment or the hardware is written here and nowhere else. `Settings` carries
-the rest to the processes of a run: the method and its filter, the seed of the sampler, float32, vLLM's number of
-sequences.
+Every flag that depends on a method, an experiment or the hardware is set here only. `Settings` passes the rest to the
+processes of a run: the method and its filter, the seed of the sampler, float32, vLLM's number of sequences.
 """
 
 from __future__ import annotations
@@ -20,38 +19,38 @@ PROGRAM = ("python", "-m", "openrlhf.cli.train_ppo_ray")
 PROMPTS = "prompts.jsonl"
 REWARD_FILE = "reward.py"
 STATES = "_actor"
-"""Below `output_of` a run: where OpenRLHF keeps DeepSpeed's states."""
+"""Directory of DeepSpeed's states in OpenRLHF, below `output_of` a run."""
 LAPTOP_PROMPT_TOKENS = 128
-"""Room for a prompt of the generated tasks (at most about 60 tokens); published data says its own limit."""
+"""Maximal prompt length of the generated tasks (at most about 60 tokens are used); public data has its own limit."""
 ADAM_EPSILON = 1e-8  # PyTorch's default, which both of the authors' stacks keep
 
 Flags = dict[str, object]
-"""Flag -> its value; a tuple gives several values, None is a flag without one."""
+"""Flag -> its value; a tuple gives several values, None is a flag without a value."""
 
 
 class Settings(Model):
-    """A start of a run, as one JSON file for its processes: nothing of it is in environment variables."""
+    """The settings of one start of a run, as one JSON file for its processes; no environment variables are used."""
 
     spec: RunSpec
     resources: Resources
-    directory: Path  # of the run: checkpoints, metrics
+    directory: Path  # directory of the run: checkpoints, metrics
     model_dir: Path
     methods_dir: Path | None
-    done: int  # steps that are there already
+    done: int  # completed steps
     started: float  # time.time() at the start of the process's work
     trackers: tuple[str, ...] = ()
     ray_address: str | None = None
-    minutes: float | None = None  # time limit of the job; None where nobody enforces one
-    keep_advantages: bool = False  # write what went into the loss, for a test
+    minutes: float | None = None  # time limit of the job; None if none is enforced
+    keep_advantages: bool = False  # write the inputs of the loss, for a test
 
     @property
     def output(self) -> Path:
-        """Where OpenRLHF's own files are, and those that its processes exchange."""
+        """Return the directory of OpenRLHF's own files, and of those that its processes exchange."""
         return output_of(self.directory)
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the run has GPUs; without one, OpenRLHF is adapted to the CPU."""
+        """Return whether the run has GPUs; without one, OpenRLHF is adapted to the CPU."""
         return self.resources.gpus > 0
 
     def write(self) -> Path:
@@ -67,7 +66,7 @@ class Settings(Model):
 
 
 def output_of(directory: Path) -> Path:
-    """Return where OpenRLHF's own files of a run are."""
+    """Return the directory of OpenRLHF's own files of a run."""
     return directory / "openrlhf"
 
 
@@ -76,12 +75,12 @@ def command_line(spec: RunSpec, resources: Resources, *, model: Path, output: Pa
 
     Args:
         spec: the run.
-        resources: where it runs; `gpus` 0 gives the flags of a machine without a GPU.
+        resources: its hardware; `gpus` 0 gives the flags of a machine without a GPU.
         model: directory of the base model in Hugging Face form.
         output: directory of OpenRLHF's own checkpoints. The prompts are there (prompts.jsonl, with the keys `input`,
             the rendered prompt, and `label`), and reward.py, with the class `AgentExecutor` that generates a response
             and scores it.
-        resume: continue from the last complete one of the checkpoints.
+        resume: continue from the last complete checkpoint.
 
     Raises:
         ValueError: the run is for another engine, or its batches cannot be divided among the GPUs.
@@ -103,7 +102,7 @@ def command_line(spec: RunSpec, resources: Resources, *, model: Path, output: Pa
 
 
 def command_text(spec: RunSpec, resources: Resources, *, model: Path, output: Path) -> str:
-    """Return the command line for people: the program, then one flag with its values a line, quoted for a shell."""
+    """Return the command line for people: the program, then one flag with its values per line, quoted for a shell."""
     lines = [shlex.join(PROGRAM)]
     for argument in command_line(spec, resources, model=model, output=output):
         if argument.startswith("--"):
@@ -114,7 +113,7 @@ def command_text(spec: RunSpec, resources: Resources, *, model: Path, output: Pa
 
 
 def responses_per_update(spec: RunSpec) -> int:
-    """Return how many responses an optimiser update is made of; whole groups."""
+    """Return the number of responses in an optimiser update; it consists of whole groups."""
     return spec.prompts_per_step // spec.optimizer.updates_per_step * spec.group_size
 
 
@@ -143,7 +142,7 @@ def _data(spec: RunSpec, prompts: Path) -> Flags:
     limit = getattr(spec.data, "max_prompt_tokens", LAPTOP_PROMPT_TOKENS)
     return {
         "--data.prompt_dataset": prompts,
-        "--data.input_key": "input",  # rendered already: no chat template, no input template
+        "--data.input_key": "input",  # already rendered: no chat template, no input template
         "--data.label_key": "label",
         # Prompt and response together; also vLLM's context.
         "--data.max_len": limit + spec.sampling.max_response_tokens,
@@ -187,9 +186,9 @@ def _loss(spec: RunSpec) -> Flags:
         "--actor.loss_agg_mode": "token-mean",  # over all tokens of an update, on all GPUs
         "--actor.eps_clip_low_high": (spec.optimizer.clip_low, spec.optimizer.clip_high),
         **({} if spec.optimizer.dual_clip is None else {"--actor.dual_clip": spec.optimizer.dual_clip}),
-        # Given when it is 0 too: that switches the entropy metric on.
+        # Set even if it is 0, because it enables the entropy metric.
         "--actor.entropy_coef": spec.entropy_coefficient,
-        # Read for what it asks of the batch (groups, no critic); the run's method makes the advantages.
+        # OpenRLHF uses it for the batch's form (groups, no critic); the run's method makes the advantages.
         "--algo.advantage.estimator": "group_norm",
         # The old log-probabilities are the trainer's own, not vLLM's, as in the authors' code.
         "--algo.advantage.is_correction_level": "off",
@@ -197,9 +196,9 @@ def _loss(spec: RunSpec) -> Flags:
 
 
 def _kl(spec: RunSpec) -> Flags:
-    """Return the flags of the KL. `k2` in the loss is half the squared log-ratio; the authors' code calls it `mse`."""
+    """Return the flags of the KL. `k2` in the loss is half the squared log-ratio, called `mse` in the authors' code."""
     kl = spec.kl
-    # A KL that only GRPO feels needs no reference model in the runs of the other methods.
+    # A KL that only GRPO uses needs no reference model in the runs of the other methods.
     felt = kl.placement in ("loss", "reward") or (kl.placement == "reward_grpo" and spec.method.name == "grpo")
     if not felt:
         return {"--algo.kl.init_coef": 0.0}  # 0: no reference model (OpenRLHF's default has one)
@@ -208,7 +207,7 @@ def _kl(spec: RunSpec) -> Flags:
 
 
 def _placement(resources: Resources) -> Flags:
-    """Let policy, reference model and vLLM take turns on the same GPUs; on a CPU, one of Ray's tokens is for them."""
+    """Return the flags by which policy, reference model and vLLM take turns on the same GPUs (CPU: one Ray token)."""
     devices = max(resources.gpus, 1)
     return {
         "--train.colocate_all": None,
@@ -239,7 +238,7 @@ def _gpu(spec: RunSpec, resources: Resources) -> Flags:
         "--train.micro_batch_size": 1,
         "--rollout.micro_batch_size": 1,
         "--vllm.gpu_memory_utilization": resources.vllm_memory,
-        # Who is not at work leaves the GPU.
+        # A model that is not in use leaves the GPU.
         "--vllm.enable_sleep": None,
         "--ds.enable_sleep": None,
         "--ref.offload": None,
@@ -248,14 +247,14 @@ def _gpu(spec: RunSpec, resources: Resources) -> Flags:
 
 
 def _cpu(spec: RunSpec) -> Flags:
-    """Return the flags without a GPU: nothing to shard, to pack (flash-attn is CUDA only) or to put to sleep."""
+    """Return the flags without a GPU: no sharding, no packing (flash-attn is CUDA only) and no sleep mode."""
     return {
-        **({"--ds.param_dtype": "bf16"} if spec.precision == "bfloat16" else {}),  # there is no word for float32
+        **({"--ds.param_dtype": "bf16"} if spec.precision == "bfloat16" else {}),  # there is no name for float32
         "--ds.zero_stage": 2,
         "--ds.attn_implementation": "sdpa",
         "--train.micro_batch_size": responses_per_update(spec),
         "--rollout.micro_batch_size": responses_per_update(spec),
-        "--vllm.gpu_memory_utilization": 0.2,  # of main memory, which vLLM checks before it starts
+        "--vllm.gpu_memory_utilization": 0.2,  # share of main memory, which vLLM checks before it starts
         "--vllm.enforce_eager": None,
         "--vllm.sync_backend": "gloo",
     }
@@ -267,7 +266,7 @@ def _checkpoints(spec: RunSpec, output: Path, resume: bool) -> Flags:
         "--ckpt.output_dir": output / "final",
         "--ckpt.save_steps": spec.checkpoint_every,
         "--ckpt.save_hf": None,
-        # OpenRLHF deletes before it writes: 1 would leave no complete optimiser state for a moment.
+        # OpenRLHF deletes before it writes: with 1 there would briefly be no complete optimiser state.
         "--ckpt.max_num": 2,
         "--ckpt.best_metric_key": "none",  # no checkpoint is chosen by its scores
         **({"--ckpt.load_enable": None} if resume else {}),

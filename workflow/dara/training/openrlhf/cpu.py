@@ -1,6 +1,6 @@
-"""OpenRLHF on a machine without a GPU. Imported only there; what a GPU would do is not changed by anything here.
+"""Adaptation of OpenRLHF to a machine without a GPU; imported only there, so runs on a GPU are not affected.
 
-OpenRLHF imports flash_attn and calls a few functions of torch.cuda whatever the machine; it never needs them on a CPU.
+OpenRLHF imports flash_attn and calls a few functions of torch.cuda on every machine; on a CPU it never needs them.
 Processes are adapted when they begin: all of them (`install`), DeepSpeed's (`install_training`), and vLLM's worker,
 which asks for the class `CpuWorker` (`__getattr__`).
 """
@@ -28,7 +28,7 @@ ENVIRONMENT = {
 }
 VLLM_ARGUMENTS = {
     "worker_extension_cls": "dara.training.openrlhf.cpu.CpuWorker",
-    # A prompt in two chunks would draw a token for the first and discard it, but a generator on the CPU cannot go back.
+    # A prompt in two chunks would draw a token for the first and discard it, but a CPU generator cannot be rewound.
     "enable_chunked_prefill": False,
 }
 HOOK = "dara.training.openrlhf.cpu.install"
@@ -60,7 +60,9 @@ def install_training() -> None:
     initialise = replay_buffer.NaiveReplayBuffer.__init__
 
     def on_the_cpu(self: Any, *args: Any, **kwargs: Any) -> None:
-        with mock.patch.object(torch.cuda, "current_device", return_value=0):  # it names its device cuda:<number>
+        with mock.patch.object(
+            torch.cuda, "current_device", return_value=0
+        ):  # the buffer names its device cuda:<number>
             initialise(self, *args, **kwargs)
         self.target_device = torch.device("cpu")
 
@@ -74,7 +76,7 @@ class GlooGroup:
         from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 
         timeout = timedelta(minutes=minutes)
-        # Kept: the group does not keep its store alive.
+        # Kept, because the group does not keep its store alive.
         self._store = TCPStore(host, port, world_size, rank == 0, timeout=timeout, wait_for_workers=False)
         self._group = ProcessGroupGloo(PrefixStore("weights", self._store), rank, world_size, timeout)
 
@@ -96,9 +98,9 @@ def process_group(host: str, port: int, rank: int, world_size: int, device: obje
 
 
 def __getattr__(name: str) -> type:
-    """Return CpuWorker to vLLM, which takes it by its name before it builds the model: so vLLM is adapted then.
+    """Return CpuWorker to vLLM, which requests it by name before it builds the model, and adapt vLLM then.
 
-    No other process has vLLM's operators, and none of them should import them.
+    No other process has vLLM's operators or should import them.
     """
     if name != "CpuWorker":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -107,9 +109,9 @@ def __getattr__(name: str) -> type:
     check_names({"torch.cpu": ("_is_amx_tile_supported",), "vllm._custom_ops": ("_supports_onednn",)})
     import vllm._custom_ops
 
-    # vLLM chooses its AMX attention without asking the kernel for leave to use AMX, and dies of SIGILL.
+    # vLLM chooses its AMX attention without requesting AMX from the kernel, and is killed by SIGILL.
     torch.cpu._is_amx_tile_supported = lambda: False
-    # Packed into oneDNN's form, weights cannot be replaced any more; unpacked, vLLM uses torch's linear layers.
+    # Weights packed into oneDNN's format cannot be replaced; without packing, vLLM uses torch's linear layers.
     vllm._custom_ops._supports_onednn = False
     return _CpuWorker
 
@@ -125,7 +127,7 @@ class _CpuWorker:
         self._model_update_group = process_group(master_address, master_port, rank, world_size, self.device)
 
     def update_weight(self, name: str, dtype: torch.dtype, shape: Any, empty_cache: bool = False) -> None:
-        """Take over one parameter."""
+        """Receive one parameter."""
         if dtype != self.model_config.dtype:
             raise ValueError(f"{name} is {dtype} in the policy and {self.model_config.dtype} in vLLM")
         weight = torch.empty(shape, dtype=dtype, device=self.device)

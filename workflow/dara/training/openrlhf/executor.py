@@ -1,6 +1,6 @@
 """OpenRLHF's generation with vLLM: a seed for each sample, and the rewards of the run on the response's tokens.
 
-This is the side of vLLM. What belongs to DeepSpeed is in `actor`: each changes OpenRLHF in its own processes of Ray.
+This module is for vLLM, `actor` is for DeepSpeed: each changes OpenRLHF in its own processes of Ray.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dara.training.step import score_sample
 
 
 class DaraRolloutActor(vllm_engine.RolloutRayActor.__ray_metadata__.modified_class):
-    """OpenRLHF's vLLM actor; every sample has its own seed, so what is drawn does not depend on vLLM's batches."""
+    """OpenRLHF's vLLM actor with a seed for each sample, so samples do not depend on vLLM's batches."""
 
     async def generate_responses(
         self,
@@ -54,8 +54,8 @@ class DaraRolloutActor(vllm_engine.RolloutRayActor.__ray_metadata__.modified_cla
 class RewardExecutor(SingleTurnAgentExecutor):
     """Generates one response and scores it; the reward file of a run has the subclass with its rewards.
 
-    OpenRLHF's own way, a reward function, gets the text of prompt and response but no tokens, and an exception in it
-    is logged and swallowed. Here it reaches the trainer.
+    OpenRLHF's own mechanism, a reward function, gets the text of prompt and response but no tokens, and an exception in
+    it is logged and swallowed. Here the exception reaches the trainer.
     """
 
     task: ClassVar[str]
@@ -90,7 +90,7 @@ class RewardExecutor(SingleTurnAgentExecutor):
         [(start, end)] = output["action_ranges"]
         if start == max_length - sampling_params.max_tokens:
             _check_prompt(parsed, prompt, hf_tokenizer, start)
-        # As the TRL engine decodes, so that the same tokens have the same rewards.
+        # Decoded as in the TRL engine, so that the same tokens have the same rewards.
         response = hf_tokenizer.decode(output["observation_tokens"][start:end], skip_special_tokens=True)
         values = await asyncio.to_thread(
             score_sample,
@@ -108,7 +108,7 @@ class RewardExecutor(SingleTurnAgentExecutor):
 
 
 def _check_prompt(label: Label, prompt: str, tokenizer: Any, room: int) -> None:
-    """Raise ValueError if the prompt has more than `room` tokens: its beginning was cut off."""
+    """Raise ValueError if the prompt has more than `room` tokens: OpenRLHF has cut off its beginning."""
     tokens = len(tokenizer(text=prompt, add_special_tokens=False)["input_ids"])
     if tokens > room:
         raise ValueError(

@@ -1,11 +1,10 @@
-"""The OpenRLHF engine: a run is trained by OpenRLHF in a child process with a Ray of its own.
+"""The OpenRLHF engine: trains a run with OpenRLHF in a child process with its own Ray.
 
 `train` runs in the job's process. The child is `python -m dara.training.openrlhf.launch SETTINGS.json`: it replaces
-OpenRLHF's classes by ours, starts Ray and then OpenRLHF's own program with the run's command line.
+classes of OpenRLHF, starts Ray and then OpenRLHF's own program with the run's command line.
 
-A checkpoint has two halves: step_<N> for everybody, and DeepSpeed's state, with which alone a run can resume. The
-state of step N is `<output>/_actor/global_step<N>`, where OpenRLHF puts it; `latest` there names the one that DeepSpeed
-loads.
+A checkpoint has two parts: step_<N>, the model, and DeepSpeed's state, without which a run cannot resume. OpenRLHF
+writes the state of step N to `<output>/_actor/global_step<N>`; `latest` there names the state that DeepSpeed loads.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ log = logging.getLogger(__name__)
 
 LIBRARIES = ("torch", "transformers", "openrlhf", "ray", "deepspeed", "numpy")
 LOG = "openrlhf.log"
-LOG_BYTES = 10_000_000  # of what earlier starts printed, kept when a run goes on
+LOG_BYTES = 10_000_000  # of the output of earlier starts, kept when a run is resumed
 RELAY_SECONDS = 0.2
 LAST_LINES = 15  # of the log, shown when OpenRLHF fails
 OBJECT_STORE_BYTES = {"cpu": 256 * 1024**2, "gpu": 16 * 1024**3}
 ERROR = "error.json"
-"""In a step_<N> whose state is there; one of run_files.RESUME_ONLY, so only the newest step_<N> has it."""
+"""File below `output_of` a run with the message of a ValueError that ended OpenRLHF; see `main` and `failure`."""
 REWARD_CODE = '''"""The rewards of this run. OpenRLHF loads the class from here (--train.agent_func_path)."""
 
 from dara.training.openrlhf.executor import RewardExecutor
@@ -73,12 +72,12 @@ def train(
 ) -> None:
     """Train the run of `spec` with OpenRLHF and publish it; see `run.train_run`.
 
-    resources: the GPUs; none means the CPU adaptation. ray_address: "host:port" of a Ray cluster to use instead of an
-    own one. keep_advantages: also write what the updates read,
+    resources: the GPUs; none means the CPU adaptation. ray_address: "host:port" of a Ray cluster to use instead of a
+    separate one. keep_advantages: also write the inputs of the updates to
     `<scratch>/<run_id>/openrlhf/advantages_<step>_<rank>.npz`.
 
-    What OpenRLHF prints is in `<scratch>/<run_id>/openrlhf.log`. Raises ValueError where `run.train_run` does, for
-    another OpenRLHF than the tested one and for too little disk; ChildProcessError when OpenRLHF fails.
+    OpenRLHF's output is in `<scratch>/<run_id>/openrlhf.log`. Raises ValueError as `run.train_run` does, for a version
+    of OpenRLHF that is not the tested one and for too little disk; ChildProcessError if OpenRLHF fails.
     """
     node.check_version()
     run_files.check_trackers(inputs.trackers)
@@ -105,7 +104,7 @@ def train_steps(point: ResumePoint, options: dict[str, Any]) -> tuple[RunRecord,
 
 
 def prepare(point: ResumePoint, options: dict[str, Any]) -> Settings:
-    """Check the disk and write what OpenRLHF's processes will read."""
+    """Check the disk and write the input files of OpenRLHF's processes."""
     spec, inputs, done = point.spec, point.inputs, point.record.steps
     settings = Settings(
         spec=spec,
@@ -127,10 +126,10 @@ def prepare(point: ResumePoint, options: dict[str, Any]) -> Settings:
 
 
 def prompt_file(rows: Iterable[Mapping[str, str]], path: Path) -> None:
-    """Write OpenRLHF's prompt data set: one JSON line a row, in the order of `rows`, with `input` and `label`.
+    """Write OpenRLHF's prompt data set: one JSON line per row, in the order of `rows`, with `input` and `label`.
 
-    rows: {"id", "prompt", "reference"}, each once. The order in which a run sees them, and the number of its steps, are
-    not in the file: the loader of the run makes them.
+    rows: {"id", "prompt", "reference"}, each once. The file has neither the order of the prompts in a run nor the
+    number of steps: the run's loader determines them.
     """
     lines = [
         {"input": row["prompt"], "label": json.dumps({"id": row["id"], "reference": row["reference"]})} for row in rows
@@ -139,7 +138,7 @@ def prompt_file(rows: Iterable[Mapping[str, str]], path: Path) -> None:
 
 
 def write_reward_file(output: Path, spec: RunSpec, own_files: Path | None = None) -> None:
-    """Write the file from which OpenRLHF loads the rewards of a run. own_files: what a user's files are relative to."""
+    """Write the file from which OpenRLHF loads a run's rewards. own_files: base directory of a user's files."""
     code = REWARD_CODE.format(
         task=spec.task,
         rewards=spec.rewards,
@@ -151,10 +150,10 @@ def write_reward_file(output: Path, spec: RunSpec, own_files: Path | None = None
 
 
 def run_openrlhf(settings: Settings) -> None:
-    """Run OpenRLHF once, to its end. Its progress lines are logged here, everything else goes into its log.
+    """Run OpenRLHF once, to its end. Its progress lines are logged here, all other output goes into its log.
 
-    Raises what a reward, a filter or a check said in one of its processes as ValueError, anything else as
-    ChildProcessError.
+    Raises ValueError for an error of a reward, a filter or a check in one of its processes, ChildProcessError for any
+    other failure.
     """
     environment = node.child_environment(settings.directory) | environment_of(settings.on_gpu)
     command = [sys.executable, "-m", "dara.training.openrlhf.launch", str(settings.output / "settings.json")]
@@ -167,7 +166,7 @@ def run_openrlhf(settings: Settings) -> None:
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # an interrupt from the terminal comes here first
+            start_new_session=True,  # an interrupt from the terminal reaches this process only
         )
         try:
             while process.poll() is None:
@@ -184,7 +183,7 @@ def run_openrlhf(settings: Settings) -> None:
 
 
 def keep_end(path: Path, size: int) -> None:
-    """Cut a log to the whole lines in its last `size` bytes; an absent or shorter one stays as it is."""
+    """Truncate a log to the whole lines in its last `size` bytes; leave an absent or shorter one unchanged."""
     if not path.is_file() or path.stat().st_size <= size:
         return
     with path.open("rb") as file:
@@ -222,7 +221,7 @@ def failure(settings: Settings, code: int) -> Exception:
 
 
 class EngineArguments:
-    """In place of OpenRLHF's rollout actor class: `options(...).remote(...)` with further arguments for vLLM.
+    """Replacement for OpenRLHF's rollout actor class: `options(...).remote(...)` with further vLLM arguments.
 
     OpenRLHF has no flags for them.
     """
@@ -240,7 +239,7 @@ class EngineArguments:
 
 
 def main(path: Path) -> None:
-    """Run OpenRLHF. What a ValueError says, here or in a process of Ray, is written where the engine finds it."""
+    """Run OpenRLHF. The message of a ValueError, here or in a process of Ray, is written where the engine finds it."""
     settings = Settings.read(path)
     threading.Thread(target=end_with, args=(psutil.Process().parent(), settings.directory), daemon=True).start()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
@@ -281,7 +280,7 @@ def run(settings: Settings) -> None:
 
 
 def check_hardware(settings: Settings) -> None:
-    """Raise ValueError unless this machine has GPUs where the run asks for some, and none where it does not."""
+    """Raise ValueError unless this machine has GPUs if the run needs some, and has none if it does not."""
     import torch
 
     here, asked = torch.cuda.device_count(), settings.resources.gpus
@@ -293,7 +292,7 @@ def check_hardware(settings: Settings) -> None:
 
 
 def environment_of(on_gpu: bool) -> dict[str, str]:
-    """Return variables of OpenRLHF's processes: no hub, no telemetry, and on a CPU what it takes there."""
+    """Return environment variables of OpenRLHF's processes: no hub, no telemetry, and the CPU's settings."""
     search = [str(Path(__file__).parents[3]), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     common = {
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(search)),
@@ -305,8 +304,8 @@ def environment_of(on_gpu: bool) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "RAY_prestart_worker_first_driver": "0",  # each idle worker would import torch
-        "RAY_memory_monitor_refresh_ms": "0",  # Ray would end this run for memory that others on the node use
-        "RAY_worker_niceness": "0",  # Ray would let everything else on the node go first
+        "RAY_memory_monitor_refresh_ms": "0",  # Ray would end this run because of other jobs' memory on the node
+        "RAY_worker_niceness": "0",  # Ray would give everything else on the node priority
     }
     if on_gpu:
         return common | {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}
@@ -316,7 +315,7 @@ def environment_of(on_gpu: bool) -> dict[str, str]:
 
 
 def install(settings: Settings) -> None:
-    """Put our classes where OpenRLHF's program takes its own from."""
+    """Replace OpenRLHF's classes, where its program looks them up, by those of this package."""
     import openrlhf.trainer.ppo_trainer
     import openrlhf.trainer.ray.ppo_actor
     import openrlhf.trainer.ray.vllm_engine
@@ -336,7 +335,7 @@ def install(settings: Settings) -> None:
 
 
 def vllm_arguments(settings: Settings) -> dict[str, Any]:
-    """Return what vLLM gets besides OpenRLHF's arguments."""
+    """Return vLLM's arguments besides OpenRLHF's."""
     arguments = {"dtype": settings.spec.precision, "max_num_seqs": settings.resources.vllm_max_sequences}
     if settings.on_gpu:
         return arguments
@@ -346,7 +345,7 @@ def vllm_arguments(settings: Settings) -> dict[str, Any]:
 
 
 def end_with(parent: psutil.Process, directory: Path) -> None:
-    """Block while the engine's process lives; when it was killed, end everything of the run and this process."""
+    """Block while the engine's process lives; if it was killed, end all processes of the run and this one."""
     while is_alive(parent):
         time.sleep(POLL_SECONDS)
     log.error("process %d, which started this one, is gone: stopping; the next start resumes", parent.pid)
@@ -358,5 +357,5 @@ if __name__ == "__main__":
     main(Path(sys.argv[1]))
     logging.shutdown()
     sys.stdout.flush()
-    # Everything is closed, and Python's own end takes ten seconds with vLLM and torch loaded.
+    # Everything is closed, and Python's regular exit takes ten seconds with vLLM and torch loaded.
     os._exit(0)

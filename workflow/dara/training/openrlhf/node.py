@@ -1,9 +1,9 @@
-"""What a run finds and leaves on its node: the tested versions, room on the disk, and a Ray of its own.
+"""Management of a run's node: the tested versions, disk space, and the run's own Ray.
 
-Others use the node too: Ray gets its own ports and temporary directory, and nothing is left running. The process that
-runs OpenRLHF carries a mark in its environment (`child_environment`), and so does everything that it starts. The mark
-is the run's working directory, so the next start of a killed run finds what that one left behind. By option the run
-uses an existing Ray cluster instead; its own processes are never touched.
+The node may be shared: Ray gets its own ports and temporary directory, and no process is left running. The process that
+runs OpenRLHF has a mark in its environment (`child_environment`), and so do all processes that it starts. The mark is
+the run's working directory, so the next start of a killed run finds the processes left behind. Optionally the run uses
+an existing Ray cluster instead; the cluster's processes are never touched.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ NAMES = {
     "openrlhf.utils.deepspeed.deepspeed": ("init_device_mesh",),
     "openrlhf.utils.utils": ("convert_to_torch_dtype",),
 }
-"""Module -> what is subclassed, replaced or called there."""
+"""Module -> the names in it that are subclassed, replaced or called."""
 
 BYTES = {"float32": 4, "bfloat16": 2}
 OPTIMIZER_BYTES = 12  # a parameter: master weight and Adam's two moments, float32
@@ -90,7 +90,7 @@ MARK = "DARA_RAY_RUN"
 OF_ANOTHER_RAY = ("RAY_ADDRESS", "RAY_TMPDIR", "RAY_NAMESPACE", "RAY_REDIS_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR")
 OWN_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "SPT_NOENV": "1",  # Ray's processes rename themselves, and would overwrite the environment that holds the mark
+    "SPT_NOENV": "1",  # Ray's processes rename themselves, and would overwrite the environment with the mark
 }
 LONGEST_DIRECTORY = 40  # characters: a Unix socket's path has at most 107, and Ray adds 65
 TERM_SECONDS = 10.0
@@ -103,7 +103,7 @@ CONNECT_SECONDS = 10.0
 
 
 def check_version() -> None:
-    """Raise ValueError unless OpenRLHF and vLLM are installed in the tested versions; imports nothing of them."""
+    """Raise ValueError unless OpenRLHF and vLLM have the tested versions; neither of them is imported."""
     try:
         found = version("openrlhf")
     except PackageNotFoundError:
@@ -123,7 +123,7 @@ def check_version() -> None:
 
 
 def check_names(names: dict[str, Iterable[str]] | None = None) -> None:
-    """Raise ValueError, with what these modules (OpenRLHF's) lack of the names that are used. It imports them."""
+    """Raise ValueError if OpenRLHF's modules lack any of the names that are used. The modules are imported."""
     missing = []
     for module_name, paths in (NAMES if names is None else names).items():
         module = importlib.import_module(module_name)
@@ -140,7 +140,7 @@ def check_names(names: dict[str, Iterable[str]] | None = None) -> None:
 
 
 def vllm_package() -> str:
-    """Return the name under which vLLM is installed: its build for the CPU has another."""
+    """Return the name under which vLLM is installed: its CPU build has another name."""
     try:
         version("vllm")
     except PackageNotFoundError:
@@ -162,10 +162,10 @@ def parameters(model_dir: Path) -> int:
 
 
 def needed_bytes(spec: RunSpec, n_parameters: int, done: int) -> int:
-    """Return the bytes that a run still writes after step `done`.
+    """Return the number of bytes that a run will still write after step `done`.
 
-    A checkpoint of the policy at each checkpoint step that is left, and two states of DeepSpeed (weights and
-    optimiser), of which one is there already if the run is resumed: a state is deleted when its successor is complete.
+    These are a checkpoint of the policy at each remaining checkpoint step, and two states of DeepSpeed (weights and
+    optimiser), one of which exists already if the run is resumed: a state is deleted when its successor is complete.
     """
     weights = BYTES[spec.precision] * n_parameters
     states = 1 if done else 2
@@ -190,10 +190,10 @@ def check_disk(spec: RunSpec, model_dir: Path, directory: Path, done: int) -> No
 
 
 def build_directory() -> Path:
-    """Return where DeepSpeed's extensions are built at the first run (TORCH_EXTENSIONS_DIR).
+    """Return the directory in which DeepSpeed's extensions are built at the first run (TORCH_EXTENSIONS_DIR).
 
-    The directory belongs to one host and one environment: the code is made for the host's own processor, what was built
-    for another Python or torch does not load, and a lock's builder can be looked for.
+    The directory belongs to one host and one environment: the code is compiled for the host's processor, a build for
+    another Python or torch does not load, and the process that holds a lock can be looked up.
     """
     try:
         home = Path.home()
@@ -204,14 +204,14 @@ def build_directory() -> Path:
 
 
 def remove_stale_locks(directory: Path) -> list[Path]:
-    """Remove the locks below `directory` that no living process holds open, as a builder does; return what was removed.
+    """Remove the locks below `directory` that no living process holds open; return the removed ones.
 
-    torch marks a build by a lock file, and waits for ever for one whose builder was killed.
+    torch marks a build by a lock file that the builder holds open, and waits for ever if the builder was killed.
     """
     locks = [path for path in directory.glob("**/lock") if path.is_file()]
     if not locks:
         return []
-    # What psutil may not see of a process, it gives as None.
+    # psutil returns None for attributes that it may not read.
     opened = [process.info["open_files"] or () for process in psutil.process_iter(["open_files"])]
     held = {Path(file.path) for files in opened for file in files}
     stale = [path for path in locks if path.resolve() not in held]
@@ -243,9 +243,9 @@ def session(
 ) -> Iterator[None]:
     """Run Ray in the body of the `with`, to be used in a process that has `child_environment(directory)`.
 
-    directory: the run's working directory. cpus, gpus: what Ray may hand out (logical numbers). environment: variables
-    of Ray's workers. setup_hook: "package.module.function" that each worker calls first. address: "host:port" of an
-    existing cluster that this node belongs to; its cpus, gpus and object store are what they are.
+    directory: the run's working directory. cpus, gpus: Ray's logical resources. environment: variables of Ray's
+    workers. setup_hook: "package.module.function" that each worker calls first. address: "host:port" of an existing
+    cluster that this node belongs to; it keeps its own cpus, gpus and object store.
 
     Raises ValueError if there is no cluster at `address`.
     """
@@ -256,7 +256,7 @@ def session(
         runtime["worker_process_setup_hook"] = setup_hook
     if address is None:
         where: dict[str, Any] = {
-            "address": "local",  # a new one, on free ports, whatever runs here already
+            "address": "local",  # a new one, on free ports, even if another runs here
             "num_cpus": cpus,
             "num_gpus": gpus,
             "object_store_memory": object_store_bytes,
@@ -274,7 +274,7 @@ def session(
 
 
 def check_address(address: str) -> None:
-    """Raise ValueError unless something listens at `address`, host:port: Ray itself would try for many minutes."""
+    """Raise ValueError unless a server listens at `address`, host:port: Ray itself would try for many minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
         raise ValueError(f"ray_address is {address!r}; it must be host:port of the cluster's head, as `ray start` says")
@@ -285,7 +285,7 @@ def check_address(address: str) -> None:
 
 
 def temporary_directory(directory: Path) -> Path:
-    """Return Ray's temporary directory of a run, the same at each start; ValueError where none is short enough."""
+    """Return Ray's temporary directory of a run, the same at each start; ValueError if none is short enough."""
     name = f"dara-{hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:10]}"
     for parent in (tempfile.gettempdir(), "/tmp"):
         path = Path(parent) / name
@@ -298,9 +298,9 @@ def temporary_directory(directory: Path) -> Path:
 
 
 def leftovers(directory: Path) -> list[psutil.Process]:
-    """Return the living processes that a start of this run left: those with its mark, and what they started.
+    """Return the living processes that a start of this run left: those with its mark, and their descendants.
 
-    Never this process or one that it descends from.
+    Never includes this process or its ancestors.
     """
     mark, own = str(directory.resolve()), {os.getpid(), *(process.pid for process in psutil.Process().parents())}
     found: dict[int, psutil.Process] = {}
@@ -317,7 +317,7 @@ def stop(directory: Path) -> int:
     if processes:
         _signal(processes, signal.SIGTERM)
         _wait(processes, TERM_SECONDS)
-    rest = leftovers(directory)  # those that did not end, and any that were started meanwhile
+    rest = leftovers(directory)  # processes that did not end, or were started meanwhile
     if rest:
         log.warning("%d process(es) of %s did not end by themselves: killed", len(rest), directory)
         _signal(rest, signal.SIGKILL)
@@ -328,10 +328,10 @@ def stop(directory: Path) -> int:
 
 @contextmanager
 def guarded(directory: Path) -> Iterator[None]:
-    """Leave nothing of the run's Ray alive before the body, nor after it: at its end, an exception, or a signal.
+    """End all processes of the run's Ray before the body and after it: at its end, an exception, or a signal.
 
     SIGTERM and SIGHUP raise SystemExit (128 + the signal's number) in the body, unless SIGHUP is ignored (nohup).
-    Only the end of this very process by SIGKILL escapes; then the next start cleans up.
+    If this process is killed by SIGKILL, the next start cleans up.
     """
     stop(directory)
     try:
@@ -344,11 +344,11 @@ def guarded(directory: Path) -> Iterator[None]:
 @contextmanager
 def _signals_raise() -> Iterator[None]:
     def end(number: int, _frame: object) -> None:
-        signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the cleaning up
+        signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the cleanup
         raise SystemExit(128 + number)
 
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread can have handlers, and it has its own
+        yield  # signal handlers work only in the main thread
         return
     numbers = [signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
@@ -362,7 +362,7 @@ def _signals_raise() -> Iterator[None]:
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """Return the exception that a worker raised, where `error` is Ray's wrapping of it (of any depth); else `error`."""
+    """Return the exception that a worker raised if `error` is Ray's (nested) wrapper of it; else `error`."""
     while isinstance(getattr(error, "cause", None), BaseException):
         error = error.cause
     return error
@@ -383,7 +383,7 @@ def _descendants(process: psutil.Process) -> list[psutil.Process]:
 
 
 def _wait(processes: list[psutil.Process], seconds: float) -> None:
-    """Wait until none of them lives, or for `seconds`. It takes no child's exit code away from who started it."""
+    """Wait until none of the processes lives, or for `seconds`. It collects no exit code that a parent waits for."""
     end = time.monotonic() + seconds
     while any(is_alive(process) for process in processes) and time.monotonic() < end:
         time.sleep(POLL_SECONDS)

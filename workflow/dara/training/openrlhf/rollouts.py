@@ -1,13 +1,13 @@
-"""From prompts to the advantages of a step, in OpenRLHF's forms. OpenRLHF is not imported here.
+"""From prompts to the advantages of a step, in OpenRLHF's data structures, without importing OpenRLHF.
 
-A prompt travels through OpenRLHF with a label. A step draws groups of responses, by dynamic filtering where the run has
-it: prompts whose responses all have the same reward teach nothing, and are replaced by others. A step draws a pool of
-candidate groups in rounds, at the same policy, until enough of them vary. The rules are those of the math training of
-the paper: whole groups only; the first groups in the order of the prompts are kept, so that a fast response does not
-decide; a step that stays short is an error, never a smaller batch.
+A prompt passes through OpenRLHF with a label. A step draws groups of responses, with dynamic filtering if the run has
+it: prompts whose responses all have the same reward give no signal, and are replaced by others. A step draws a pool of
+candidate groups in rounds, with the same policy, until enough of them vary. The rules are those of the paper's math
+training: whole groups only; the first groups in the order of the prompts are kept, so that the speed of responses does
+not matter; a step with too few groups is an error, never a smaller batch.
 
-OpenRLHF then holds the batch as a list of experiences: micro-batches of samples in any order. Their `index` gives the
-place of each sample in the rollout batch, whose groups are contiguous.
+OpenRLHF then stores the batch as a list of experiences: micro-batches of samples in any order. Their `index` gives the
+position of each sample in the rollout batch, whose groups are contiguous.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ MARGIN = Fraction(5, 4)
 class Label:
     """A prompt's label, JSON in OpenRLHF's label column.
 
-    position: number of the prompt in the whole run, from 0. No two prompts of a run share one, whatever a filter makes
-    of them, and an interruption does not change it. seed: the run's sampler seed.
+    position: number of the prompt in the whole run, from 0. It is unique in a run, with or without a filter, and an
+    interruption does not change it. seed: the run's sampler seed.
     """
 
     id: str
@@ -69,8 +69,8 @@ class Label:
     def sample_seed(self, sample: int) -> int:
         """Return the seed of the sampler for one response to this prompt, in [0, 2^63).
 
-        It depends on nothing else, so what is drawn does not depend on which requests the sampler computes together,
-        nor on how many engines there are.
+        It depends on nothing else, so a sample does not depend on which requests the sampler computes together, nor on
+        the number of engines.
         """
         key = f"{self.seed}|{self.position}|{self.id}|{sample}".encode()
         return int.from_bytes(hashlib.sha256(key).digest()[:8], "little") >> 1
@@ -78,10 +78,10 @@ class Label:
 
 @dataclass(frozen=True)
 class PromptLoader:
-    """Iterates without end over batches of one prompt: ([data source], [prompt], [label], [no image]).
+    """An endless iterator over batches of one prompt: ([data source], [prompt], [label], [no image]).
 
-    path: what `launch.prompt_file` wrote. seed: of the order. sampler_seed: goes into the labels. start: position in
-    the run of the first prompt, the number of prompts that were taken before.
+    path: the file of `launch.prompt_file`. seed: seed of the order. sampler_seed: goes into the labels. start: position
+    in the run of the first prompt, that is, the number of prompts taken before.
     """
 
     path: Path
@@ -90,7 +90,7 @@ class PromptLoader:
     start: int = 0
 
     def __iter__(self) -> Iterator[tuple[list[str], list[str], list[str], list[None]]]:
-        rows = [json.loads(line) for line in self.path.read_bytes().splitlines()]  # of bytes: a text may hold U+2028
+        rows = [json.loads(line) for line in self.path.read_bytes().splitlines()]  # bytes: a text may contain U+2028
         positions = islice(prompt_positions(len(rows), self.seed), self.start, None)
         for position, i in enumerate(positions, self.start):
             known = json.loads(rows[i]["label"])
@@ -101,7 +101,7 @@ class PromptLoader:
 def consumed(metrics: Sequence[Mapping[str, float]], prompts_per_step: int) -> int:
     """Return how many prompts the steps of these lines of metrics.jsonl have taken: the position of the next one.
 
-    Without a filter a step takes `prompts_per_step`; with one, what its line has.
+    Without a filter a step takes `prompts_per_step`; with a filter, the number in its line.
     """
     return sum(round(line.get(PROMPTS_CONSUMED, prompts_per_step)) for line in metrics)
 
@@ -118,7 +118,7 @@ class Group(Protocol):
 
     @property
     def rewards(self) -> np.ndarray:
-        """(G, K) float64, raw."""
+        """Return the raw rewards, (G, K) float64."""
 
 
 G = TypeVar("G", bound=Group)
@@ -126,7 +126,7 @@ G = TypeVar("G", bound=Group)
 
 @dataclass(frozen=True)
 class Pool(Generic[G]):
-    """All groups of a step in the order of their prompts, which of them train, and what the filter did."""
+    """All groups of a step in the order of their prompts, the indices of those that train, and the filter's metrics."""
 
     groups: list[G]
     kept: list[int]  # ascending indices of groups
@@ -134,11 +134,11 @@ class Pool(Generic[G]):
 
 
 def varies(rewards: np.ndarray, criterion: str, weights: Sequence[float]) -> bool:
-    """Return whether a group teaches something.
+    """Return whether a group varies, so that it gives a training signal.
 
-    rewards: (G, K) float64. weights: K, those of the summed reward. `sum_varies`: the weighted sum is not the same for
-    all responses, as in the paper (a group in which two rewards vary and cancel is dropped); `any_reward_varies`: one
-    of the rewards that have a weight is not. Both compare the largest with the smallest value, exactly.
+    rewards: (G, K) float64. weights: K, those of the summed reward. `sum_varies`: the weighted sum differs between
+    responses, as in the paper (a group in which two rewards vary and cancel is dropped); `any_reward_varies`: at least
+    one of the rewards with a weight differs. Both compare the largest with the smallest value, exactly.
     """
     factors = np.asarray(weights, dtype=np.float64)
     values = (rewards * factors).sum(axis=1, keepdims=True) if criterion == "sum_varies" else rewards[:, factors != 0]
@@ -148,10 +148,11 @@ def varies(rewards: np.ndarray, criterion: str, weights: Sequence[float]) -> boo
 def next_round(
     deficit: int, accepted: int, generated: int, *, group_size: int, world_size: int, candidates: int
 ) -> int:
-    """Return the prompts of a further round: ceil(deficit / max(acceptance, 0.05) * 1.25), at most `candidates`.
+    """Return the number of prompts of a further round: ceil(deficit / max(acceptance, 0.05) * 1.25).
 
-    acceptance is accepted / generated over the rounds before. At least `group_size`, and up to a multiple of
-    `world_size`. In exact arithmetic: a float could round 12.000...01 up.
+    acceptance is accepted / generated over the rounds before. The number is at least `group_size`, at most
+    `candidates`, and rounded up to a multiple of `world_size`. Exact arithmetic is used: a float could round
+    12.000...01 up.
     """
     acceptance = max(Fraction(accepted, generated), LOWEST_ACCEPTANCE)
     wanted = max(group_size, ceil(deficit / acceptance * MARGIN))
@@ -169,13 +170,14 @@ def collect(
 ) -> Pool[G]:
     """Return the groups of a step: `prompts` of them train.
 
-    draw(n): the groups of the next n prompts, in their order. rule: the run's filter; None keeps every group.
-    weights: of the K rewards in their sum. world_size: GPUs of the actor. step: what to call the step in an error.
+    draw(n): returns the groups of the next n prompts, in their order. rule: the run's filter; None keeps every group.
+    weights: of the K rewards in their sum. world_size: GPUs of the actor. step: name of the step in an error.
 
     Raises TooFewGroupsError if fewer than `prompts` groups vary after the last round.
     """
     if rule is None:
         return Pool(_drawn(draw, prompts), list(range(prompts)), {})
+    # The first round draws all candidates; later rounds are sized by the share of groups that varied so far.
     groups, kept, rounds, size = [], [], 0, rule.candidate_prompts
     while len(kept) < prompts and rounds < rule.max_rounds:
         if rounds:
@@ -223,11 +225,11 @@ def _drawn(draw: Callable[[int], Sequence[G]], size: int) -> list[G]:
 
 
 class Samples(Protocol):
-    """What is read and written of OpenRLHF's Experience: n samples, T tokens."""
+    """The parts of OpenRLHF's Experience that are read and written: n samples, T tokens."""
 
     index: list[int]
-    action_mask: Tensor  # (n, T): whether a token is of the response
-    kl: Tensor | None  # (n, T): of each token from the base model
+    action_mask: Tensor  # (n, T): whether a token belongs to the response
+    kl: Tensor | None  # (n, T): KL of each token from the base model
     advantages: Tensor  # (n, T)
     returns: Tensor  # (n, T)
 
@@ -239,13 +241,13 @@ def set_advantages(
     method: Method,
     kl_coefficient: float | None = None,
 ) -> None:
-    """Give the experiences of a rollout batch the method's advantages, and the batch the method's output.
+    """Set the method's advantages in the experiences of a rollout batch, and the method's output in the batch.
 
-    kl_coefficient: of the KL in the reward; None where there is none. With `reward` as its placement it is OpenRLHF's:
-    see `token_advantages`. With `reward_grpo` it is the authors': the response's reward loses the coefficient times the
-    KL summed over its tokens, before GRPO's z-score.
+    kl_coefficient: coefficient of the KL in the reward; None without one. With placement `reward` it works as in
+    OpenRLHF: see `token_advantages`. With `reward_grpo` it works as in the authors' code: the coefficient times the KL
+    summed over a response's tokens is subtracted from the response's reward, before GRPO's z-score.
 
-    Raises ValueError unless each place of the rollout batch has one sample.
+    Raises ValueError unless each position of the rollout batch has one sample.
     """
     rewards, lengths = rollouts.rewards, rollouts.lengths
     order = sample_order(experiences)
@@ -263,9 +265,9 @@ def set_advantages(
 
 
 def sample_order(experiences: Sequence[Samples]) -> Tensor:
-    """Return (B * G,): where in the concatenated experiences the sample of each place of the rollout batch is.
+    """Return (B * G,): for each position of the rollout batch, the index of its sample in the experiences.
 
-    Raises ValueError unless each place has one sample.
+    The index counts through the concatenated experiences. Raises ValueError unless each position has one sample.
     """
     index = torch.tensor([i for e in experiences for i in e.index])
     order = index.argsort()
@@ -277,11 +279,11 @@ def sample_order(experiences: Sequence[Samples]) -> Tensor:
 def token_advantages(
     advantages: Tensor, action_mask: Tensor, kl: Tensor | None = None, coefficient: float = 0.0
 ) -> Tensor:
-    """Return advantages (n, T) of the tokens: that of the response on each of its tokens, 0 elsewhere.
+    """Return the tokens' advantages (n, T): the response's on each of its tokens, 0 elsewhere.
 
-    advantages (n,); action_mask (n, T), true where a token is of the response. kl (n, T): of each token from the base
-    model; a token then also gets -coefficient times the sum of it from there to the end of the response, as OpenRLHF's
-    reward KL without discount.
+    advantages (n,); action_mask (n, T), true for tokens of the response. kl (n, T): KL of each token from the base
+    model. With it, a token also gets -coefficient times the sum of the KL from this token to the end of the response,
+    like OpenRLHF's reward KL without discount.
     """
     mask = action_mask.to(torch.float32)
     tokens = advantages.to(torch.float32)[:, None] * mask
@@ -292,11 +294,11 @@ def token_advantages(
 
 
 def shard_samples(lengths: Sequence[int], updates: int, ranks: int) -> list[list[int]]:
-    """Return the samples of each rank, update by update, in the order in which a rank works through them.
+    """Return the samples of each rank, update by update, in the order in which the rank processes them.
 
-    lengths: tokens of the samples in rollout order. An update gets the next n / updates samples, so whole groups where
-    a group does not lie across updates; within it, each rank gets the same number of samples, and long and short ones
-    in turn.
+    lengths: tokens of the samples in rollout order. An update gets the next n / updates samples, so it has whole groups
+    unless a group lies across updates. Within an update, each rank gets the same number of samples, alternately long
+    and short ones.
 
     Raises ValueError if the samples cannot be divided evenly.
     """
@@ -307,7 +309,7 @@ def shard_samples(lengths: Sequence[int], updates: int, ranks: int) -> list[list
     for start in range(0, len(lengths), size):
         ordered = sorted(range(start, start + size), key=lambda i: (-lengths[i], i))
         for turn, sample in enumerate(ordered):
-            # Forwards and backwards over the ranks, so that none always gets the longer one of a pair.
+            # Forwards and backwards over the ranks, so that no rank always gets the longer sample of a pair.
             place = turn % ranks
             shards[place if turn // ranks % 2 == 0 else ranks - 1 - place].append(sample)
     return shards

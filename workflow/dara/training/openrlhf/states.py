@@ -1,4 +1,4 @@
-"""The files by which OpenRLHF's program and the run know of each other: the states to resume from, and the outcome."""
+"""Files shared by OpenRLHF's program and the run: the states to resume from, and the outcome."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dara.training.openrlhf.command import STATES, output_of
 OUTCOME = "outcome.json"
 PROGRESS = "progress.log"
 MARKER = "trainer_state.json"
-"""In a checkpoint that can be resumed from."""
+"""File in a step_<N> that has a complete state; one of run_files.RESUME_ONLY, so only the newest step_<N> has it."""
 
 
 def state_tag(step: int) -> str:
@@ -20,7 +20,7 @@ def state_tag(step: int) -> str:
 
 
 def last_resumable(directory: Path) -> int:
-    """Return the newest step that can be resumed from, 0 without one: its checkpoint and its state are complete."""
+    """Return the newest step to resume from, with complete checkpoint and state; 0 if there is none."""
     states = output_of(directory) / STATES
     complete = run_files.checkpoints(directory).items()
     return max(
@@ -37,9 +37,9 @@ def remove_other_states(output: Path, step: int) -> None:
 
 
 def prepare_output(output: Path, step: int) -> None:
-    """Leave of an interrupted start what a resume from `step` needs: the state of that step, which is then the latest.
+    """Reduce an interrupted start's output to the state of `step`, and make that state the latest.
 
-    A start may have been killed between writing a state and completing its checkpoint; DeepSpeed would load it.
+    A start may have been killed between writing a state and completing its checkpoint; DeepSpeed would load that state.
     """
     if step == 0:
         remove(output)

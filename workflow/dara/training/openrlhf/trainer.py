@@ -40,13 +40,13 @@ METRICS = {
     "grad_norm": "actor_grad_norm",
     "lr": "actor_lr",
 }
-"""Our name -> OpenRLHF's, in the status of a step; means over its updates."""
+"""Our name -> OpenRLHF's name, in the status of a step; each is a mean over its updates."""
 
 
 def prepare_datasets(strategy: DaraStrategy, tokenizer: Any) -> tuple[PromptLoader, None, int]:
     """Return the run's prompts in their order, no evaluation, and the number of optimiser updates.
 
-    In place of OpenRLHF's.
+    Replaces OpenRLHF's function.
     """
     settings = strategy.dara
     spec, record = settings.spec, run_files.load(settings.directory, settings.done)
@@ -56,7 +56,7 @@ def prepare_datasets(strategy: DaraStrategy, tokenizer: Any) -> tuple[PromptLoad
 
 
 def keep_sharding(experiences: list, arguments: Any) -> list:
-    """Return them as they are. OpenRLHF's `balance_experiences` would spread groups over updates."""
+    """Return the experiences unchanged. OpenRLHF's `balance_experiences` would spread groups over updates."""
     return experiences
 
 
@@ -79,9 +79,9 @@ class RolloutGroup:
 
 
 class DaraSamplesGenerator(SamplesGenerator):
-    """The groups of a step, in the order of their prompts, after the run's filter.
+    """Generates the groups of a step, in the order of their prompts, after the run's filter.
 
-    rollouts: after `generate_samples`, the rollout batch that trains and the candidate pool it is from.
+    rollouts: after `generate_samples`, the rollout batch that trains, and its candidate pool.
     done: steps of the run before this start. world_size: GPUs of the actor.
     """
 
@@ -96,16 +96,19 @@ class DaraSamplesGenerator(SamplesGenerator):
 
     @torch.no_grad()
     def generate_samples(self, **generate_kwargs: Any) -> tuple[list[Experience], float | None, int, bool]:
-        """Return prompts_per_step groups of group_size single-sample experiences, share accepted in percent, prompts
-        taken, and False: the prompts never run out.
+        """Return the samples of a step.
 
-        Raises what a rollout actor raised (as Ray hands it on), and TooFewGroupsError.
+        These are prompts_per_step groups of group_size single-sample experiences, the accepted share in percent, the
+        number of prompts taken, and False: the prompts never run out.
+
+        Raises the exception of a rollout actor (as Ray passes it on), and TooFewGroupsError.
         """
         self.step += 1
         if self._prompts is None:
             self._prompts = iter(self.prompts_dataloader)
         if self.args.vllm.enable_sleep:
             vllm_engine.batch_vllm_engine_call(self.vllm_engines, "wake_up")
+        # With sleep mode, vLLM shares its GPUs with the policy and is awake only while it samples.
         pool = collect(
             lambda n: self._groups(n, generate_kwargs),
             self.spec.prompts_per_step,
@@ -134,7 +137,7 @@ class DaraSamplesGenerator(SamplesGenerator):
         rows = [next(self._prompts) for _ in range(size)]
         prompts = [prompt for _, [prompt], _, _ in rows]
         labels = [label for _, _, [label], _ in rows]
-        # The first token may be the end token, as in the TRL engine; OpenRLHF's default asks for one token before it.
+        # The first token may be the end token, as in the TRL engine; OpenRLHF's default requires one token before it.
         refs = self._dispatch_prompts_to_vllm(prompts, labels, **{**generate_kwargs, "min_new_tokens": 0})
         return [self._group(*one, generate_kwargs) for one in zip(prompts, labels, ray.get(refs), strict=True)]
 
@@ -167,13 +170,13 @@ class DaraExperienceMaker(RemoteExperienceMaker):
     method: Method
     ranks: int
     rollouts: Rollouts
-    keep_index: bool = False  # let each sample say where it is in the rollout batch
+    keep_index: bool = False  # keep each sample's position in the rollout batch
 
     @torch.no_grad()
     def make_experience_batch(self, rollout_samples: list[Experience]) -> list[Experience]:
-        """Return the experiences of a step with their advantages, in shards by which whole groups go to an update.
+        """Return the experiences of a step with their advantages, in shards of whole groups for each update.
 
-        Micro-batches of equal size, on one rank, are in the order of the rollouts already; those by tokens are not.
+        Micro-batches of equal size, on one rank, are already in the order of the rollouts; those by tokens are not.
         """
         experiences = super().make_experience_batch(rollout_samples)
         in_order = self.ranks == 1 and not self.args.train.dynamic_batch_enable
@@ -181,7 +184,7 @@ class DaraExperienceMaker(RemoteExperienceMaker):
 
     @torch.no_grad()
     def compute_advantages_and_returns(self, experiences: list[Experience]) -> list[Experience]:
-        """Set the method's advantages on all response tokens, and the KL of a reward that has one."""
+        """Set the method's advantages on all response tokens, with the KL if the reward has one."""
         kl_in_reward = self.initial_model_group is not None and not self.args.algo.kl.use_loss
         coefficient = self.kl_ctl.value if kl_in_reward else None
         set_advantages(experiences, self.rollouts, self.spec, self.method, coefficient)
@@ -203,13 +206,14 @@ class DaraExperienceMaker(RemoteExperienceMaker):
 
 
 class DaraTrainer(ppo_trainer.PPOTrainer.__ray_metadata__.modified_class):
-    """Leads the steps of a run and writes its files."""
+    """OpenRLHF's trainer that leads the steps of a run and writes its files."""
 
     def __init__(self, pretrain: str, strategy: DaraStrategy, *args: Any, **kwargs: Any) -> None:
         settings = strategy.dara
         _log_progress(settings.output / PROGRESS)
         super().__init__(pretrain, strategy, *args, **kwargs)
         self.settings = settings
+        # The job started in another process: its wall-clock start is converted to the monotonic clock of this one.
         self.progress = Progress.resume(
             settings.spec,
             settings.directory,
@@ -241,10 +245,10 @@ class DaraTrainer(ppo_trainer.PPOTrainer.__ray_metadata__.modified_class):
         maker.keep_index = settings.keep_advantages
 
     def fit(self, global_step: int = 0) -> None:
-        """Make the steps that are missing; end early where the run diverges. Write the outcome for the launcher."""
+        """Make the missing steps, or fewer if the run diverges. Write the outcome for the launcher."""
         settings, progress, record = self.settings, self.progress, self.progress.record
         if record.steps:
-            self.broadcast_to_vllm()  # which started from the base model
+            self.broadcast_to_vllm()  # vLLM started from the base model
         record.startups.append(round(time.time() - settings.started, 3))
         run = run_id(settings.spec)
         found = out_of_time = None
@@ -265,9 +269,9 @@ class DaraTrainer(ppo_trainer.PPOTrainer.__ray_metadata__.modified_class):
         write_atomically(settings.output / OUTCOME, json.dumps(outcome) + "\n")
 
     def _step(self) -> Divergence | None:
-        """Make a step and record it, unless it is the one in which the run diverged.
+        """Make a step and record it, unless the run diverged in it.
 
-        Its seconds include the checkpoint before it, as in the TRL engine.
+        The seconds of the step include the checkpoint before it, as in the TRL engine.
         """
         samples, *_ = self.samples_generator.generate_samples(**self.generate_kwargs)
         self.experience_maker.rollouts = rollouts = self.samples_generator.rollouts
@@ -279,13 +283,13 @@ class DaraTrainer(ppo_trainer.PPOTrainer.__ray_metadata__.modified_class):
         return self.progress.complete_step(rollouts, engine, self._step_began - began)
 
     def _compute_rollout_stats(self, experiences: list) -> dict[str, float]:
-        """Return nothing: our metrics are in metrics.jsonl."""
+        """Return no statistics: our metrics are in metrics.jsonl."""
         return {}
 
     def _checkpoint(self, step: int) -> None:
         """Write step_<N>, complete once it has this name.
 
-        The state to resume from is written before, the older one deleted after: a run that is stopped between the two
+        The state to resume from is written before, and the older one is deleted after: a run that is stopped in between
         resumes from the older step_<N> and its state.
         """
         settings, tag = self.settings, state_tag(step)
@@ -299,13 +303,13 @@ class DaraTrainer(ppo_trainer.PPOTrainer.__ray_metadata__.modified_class):
 
 
 def engine_metrics(spec: RunSpec, status: dict[str, Any]) -> dict[str, float]:
-    """Return the engine's metrics of a step, from OpenRLHF's status of it."""
+    """Return the engine's metrics of a step, from OpenRLHF's status of the step."""
     names = METRICS | ({KL_REFERENCE: "kl"} if spec.kl.placement == "loss" else {})
     return {ours: float(status[theirs]) for ours, theirs in names.items()}
 
 
 def is_finite(spec: RunSpec, status: dict[str, Any]) -> bool:
-    """Return whether the loss, the metrics and the weights after a step are numbers."""
+    """Return whether the loss, the metrics and the weights after a step are finite."""
     values = [status["policy_loss"], *engine_metrics(spec, status).values()]
     return status["weights_finite"] and all(math.isfinite(value) for value in values)
 
