@@ -26,7 +26,7 @@ def test_everything_that_is_listed_has_a_name_and_a_line(capsys, kind):
 
 def test_a_listed_figure_has_the_command_that_draws_it(capsys):
     rows = {row["name"]: row for row in json.loads(said(capsys, "list", "figures", "--preset", "smoke", "--json"))}
-    assert rows["learning"]["about"] == "learning_curves of tool_main"
+    assert rows["learning"]["about"].startswith("Learning curves: each training reward over steps")
     assert rows["learning"]["command"].endswith("presets/smoke.yaml -- results/smoke/figures/learning.png")
 
 
