@@ -159,7 +159,7 @@ def grouped(metric: Metric, group: Mean | Pooled) -> Metric:
 
 NAME = "laptop_tools"
 HEADLINE = {"average_accuracy": "Average Accuracy", "average_format": "Average Format"}
-# What a response scores where its scorer did not end in time.
+# Scores of a response whose scorer did not end in time.
 UNSCORED = {"accuracy": 0, "format": 0, "decode_error": 1}
 
 
@@ -191,7 +191,7 @@ def load_cases(cases_dir: Path) -> list[Case]:
 
 def prompt(case: Case) -> str:
     """Return the complete text that a model continues."""
-    from dara.data.laptop_tools import bfcl_prompt  # not at the top: it brings transformers, and scoring runs without
+    from dara.data.laptop_tools import bfcl_prompt  # not at the top: scoring needs no transformers
 
     return bfcl_prompt(case.question)
 

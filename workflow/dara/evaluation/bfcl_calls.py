@@ -30,7 +30,7 @@ from typing import Any
 from dara.rewards import assistant_turn
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
-MAX_DEPTH = 64  # of the arguments: more than any case needs, less than Python's parser bears
+MAX_DEPTH = 64  # of the arguments: more than any case needs, less than Python's parser allows
 
 
 def decode_output(text: str) -> list[dict[str, Any]] | None:
@@ -119,7 +119,7 @@ def render_call(call: Mapping[str, Any], methods: Collection[str]) -> str | None
 
 CHECKER_VERSION = "2026.3.23"
 MODEL_NAME = "dara"  # the checker's key for its table of models; an underscore would be taken for a slash
-# A call of nothing: bfcl-eval answers that the name is not defined. It stands for calls that are not executed.
+# A call of an undefined name, in place of calls that are not executed: bfcl-eval answers that it is not defined.
 UNKNOWN_CALL = "unknown_function()"
 # The checker fails with one of these on values that it does not expect, such as a number of 400 digits that it makes a
 # float, or 5,000 that it makes an integer; no gold answer is such a value. NotImplementedError is bfcl-eval's own, for
@@ -130,8 +130,8 @@ CHECKER_FAILS = (
 )
 # What the tools import when they are first called: datetime.strptime is written in C and finds its Python part then.
 IMPORTED_LATE = ("_strptime",)
-# How bfcl-eval tells that a file or a process was refused: it takes every exception for the tool's answer. No tool
-# opens anything, nor begins an exception with text of a model, so our own limits did it.
+# bfcl-eval's answer when a file or a process was refused: it returns every exception as the tool's answer. No tool
+# opens anything, or begins an exception with text of a model, so the limits of `isolation` are the cause.
 REFUSED = tuple(f"Error during execution: [Errno {code}]" for code in (errno.EMFILE, errno.EFBIG, errno.EAGAIN))
 
 Calls = list[dict[str, Any]]
@@ -186,7 +186,7 @@ class Tools:
 
         for module in IMPORTED_LATE:
             importlib.import_module(module)
-        # The checker compares the answers to model and gold calls: where both were refused, it would call that right.
+        # The checker compares the answers to model and gold calls: if both were refused, it would count them as equal.
         checker.execute_multi_turn_func_call = _unrefused(execute_multi_turn_func_call)
         self._check, self._execute = checker.multi_turn_checker, checker.execute_multi_turn_func_call
         self._modules: dict[str, type] = {}

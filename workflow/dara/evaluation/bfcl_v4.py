@@ -92,7 +92,7 @@ MULTI_TURN = (
     "to call the tool step by step. If no tools apply or required parameters are missing, please also directly state "
     "this in your response without tool calls."
 )
-# Said after the results of tools; its spelling mistake is in the handler.
+# Text after the results of tools; the spelling mistake is in ToolRL's handler.
 CONTINUE = (
     "If you think you have completed the current task, or the task cannot be finished, please respond directly without "
     "additional tool calls. If you encounter an error during tool execution or the task remains unfinished, retry with "
@@ -100,7 +100,7 @@ CONTINUE = (
     "execution feedback, reflect on if understanding or selectioin of tool is wrong, what tool calling step is "
     "missing, and how to achieve the task goal from now on."
 )
-# Said in a turn in which tools that were held back become available.
+# Text of a turn in which tools that were held back become available.
 MORE_TOOLS = "{tools}\nI have updated some more functions you can choose from. What about now?"
 
 
@@ -311,7 +311,7 @@ BFCL_V4 = BenchmarkDefinition(
     programs=programs,
     tools_identity=tools_identity,
     scorer=SCORER,
-    scorer_version=3,  # 2: tools that check dates work; 3: calls and ends of dialogues count as for the authors
+    scorer_version=3,  # 2: tools that check dates work; 3: calls and ends of dialogues are judged as by the authors
     scorer_settings=scorer_settings,
     scorer_item=scorer_item,
     graders={"bfcl-eval": CHECKER_VERSION},

@@ -29,7 +29,7 @@ COLUMNS = (
     *("case", "category", "sample", "accuracy", "format", "think_length", "think_words", "decode_error"),
     *("lost_calls", "truncated", "context_overflow", "step_limit", "n_tokens", "outcome"),
 )
-# What a case scores where its scorer did not end in time.
+# Scores of a case whose scorer did not end in time.
 UNSCORED = {"accuracy": 0, "format": 0.0, "think_length": 0.0, "think_words": "", "decode_error": 1}
 THINK_WORDS = 16  # the paper's limit; `length_limit` of the benchmark sets another
 
@@ -56,7 +56,7 @@ def make_scorer(think_limit: float, seconds: float) -> Any:
     check_calls, tools = SingleTurnChecker(), Tools()
 
     def score(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        # bfcl-eval keeps an error in place of a case that ran out of context: it has no format and no thought.
+        # bfcl-eval records an error for a case that ran out of context: it has no format and no think block.
         outputs = [] if item["overflow"] else [assistant_turn(output) for output in item["outputs"]]
         yield {"format": evaluation_format(outputs), **_thought(outputs, think_limit)}
         dialogue = "entry" in item

@@ -54,7 +54,7 @@ def _vllm(checkpoint_dir: Path, benchmark: Benchmark) -> Sampler:
 
 
 def _transformers(checkpoint_dir: Path, benchmark: Benchmark) -> Sampler:
-    from dara.evaluation.transformers_sampler import TransformersSampler  # nor at the top: it imports torch
+    from dara.evaluation.transformers_sampler import TransformersSampler  # not at the top: it imports torch
 
     return TransformersSampler(checkpoint_dir, benchmark.batch_size)
 
@@ -116,7 +116,7 @@ def generate_checkpoints(
     benchmark, cases = definition(settings.name), _cases(settings, cases_dir)
     make_sampler = make_sampler or (lambda directory, _: SAMPLERS[settings.sampler](directory, settings))
     steps = sorted(checkpoints)
-    # A run that diverged before its first checkpoint has nothing to generate, but an identity like the others.
+    # A run that diverged before its first checkpoint has no responses, but an identity like the others.
     sampler = make_sampler(checkpoints[steps[0]] if steps else out_dir, settings.batch_size)
     identity = response_identity(settings, cases_dir, checkpoint_checksums(checkpoints, checksums or {}), sampler)
     with contextlib.closing(sampler):
@@ -173,7 +173,7 @@ def _cases(settings: Benchmark, cases_dir: Path) -> list[Case]:
     return select_cases(definition(settings.name).load_cases(cases_dir), settings.limit)
 
 
-# --- what is asked ----------------------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------------------------
 
 
 def _in_one_stream(
@@ -225,7 +225,7 @@ def response_journal(path: Path) -> Journal[Place, Response]:
     return Journal(path, parse)
 
 
-# --- what makes them --------------------------------------------------------------------------------------------------
+# --- identity ---------------------------------------------------------------------------------------------------------
 
 
 def response_identity(
@@ -240,7 +240,7 @@ def response_identity(
     identity = {
         "benchmark": settings.name,
         **settings.of_responses,
-        "sampler": sampler.identity,  # in place of its name, which it has
+        "sampler": sampler.identity,  # in place of its name, which the identity includes
         "cases": sha256_of(benchmark.case_files(cases_dir), cases_dir),
         "versions": dict(benchmark.versions()),
         "checkpoints": {str(step): dict(weights[step]) for step in sorted(weights)},
@@ -328,7 +328,7 @@ def _short(value: Any) -> str:
     return "nothing" if value is None else f"{value!r:.40}"
 
 
-# --- what is there ----------------------------------------------------------------------------------------------------
+# --- existing responses -----------------------------------------------------------------------------------------------
 
 
 def _is_complete(path: Path, cases: Sequence[Case], samples: int) -> bool:

@@ -25,8 +25,8 @@ Network = Literal["isolated", "reachable"]
 
 MEMORY_BYTES = 2 * 1024**3  # above what a process needs once it has started
 ANSWER_BYTES = 64 * 1024**2
-# What computes is ended by the processor time it used, which a busy machine does not change. What only waits is ended
-# by the clock, after this many times as long.
+# A process that computes is ended by its processor time, which a busy machine does not change. One that only waits is
+# ended by the clock, after this many times as long.
 WALL_FACTOR = 10
 # From Linux's headers.
 CLONE_NEWNET, CLONE_NEWUSER, PR_SET_PDEATHSIG = 0x40000000, 0x10000000, 1
@@ -41,7 +41,7 @@ def leave_network() -> Network:
     if sys.platform != "linux":
         return "reachable"
     libc = ctypes.CDLL(None, use_errno=True)
-    # A process with the right to do it stays the user it is; others need a user namespace.
+    # A privileged process keeps its user; others need a user namespace.
     if libc.unshare(CLONE_NEWNET) != 0 and libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
         return "reachable"
     # The namespace's own loopback is down; an interface besides it would be a way out.
@@ -145,7 +145,7 @@ def _serve_fork(answer: Callable[[Any], Any], channel: Connection) -> None:
         null = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(null, descriptor)
-        # The original's channel and those of other copies are none of this one's business.
+        # Close the original's channel and those of other copies.
         os.closerange(3, channel.fileno())
         os.closerange(channel.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
         limit_memory()
@@ -167,6 +167,6 @@ def _reply(answer: Callable[[Any], Any], question: Any, channel: Connection) -> 
         return json.dumps({"answer": given, "seconds": time.process_time() - started}).encode()
     except MemoryError:
         raise
-    except Exception:  # a mistake of ours: the original raises it, and the copy ends
+    except Exception:  # an error of this program: the original raises it, and the copy ends
         channel.send_bytes(json.dumps({"error": traceback.format_exc()[-3000:]}).encode())
         raise

@@ -41,9 +41,9 @@ METRICS = {
 HEADLINE = {"acc": "Acc", "exceed": "Exceed", "joint": "Joint", "strict": "strict", "math_verify": "math-verify"}
 # Metric -> which answers only this grade accepts, of strict, the number comparison, and math-verify.
 LONE = {"only_strict": (1, 1, 0), "only_numeric": (0, 1, 0), "only_math_verify": (0, 0, 1)}
-# Processor time of a step of math-verify's work: it stops what loops in Python, such as 9^{9^{9^9}}; the time limit of
-# the worker stands behind it. math-verify's own alarm is off: it goes by the clock, so a busy machine would refuse good
-# answers, and a gold answer that is refused once would stay so for all its responses.
+# Processor time of one math-verify step: it ends loops in Python, such as 9^{9^{9^9}}; the worker's time limit is the
+# fallback. math-verify's own alarm is off: it uses the clock, so a busy machine would refuse correct answers, and a
+# gold answer that is refused once would be refused for all its responses.
 STEP_SECONDS = 3
 
 
@@ -114,10 +114,10 @@ def _load_math_verify() -> Any:
 
     @lru_cache(maxsize=4096)
     def parsed_gold(answer: str) -> list[Any]:
-        # In a box: between dollar signs it misreads some answers.
+        # In a box: math-verify misreads some answers between dollar signs.
         return parse(rf"\boxed{{{answer}}}")
 
-    @lru_cache(maxsize=2048)  # a small model repeats itself from checkpoint to checkpoint
+    @lru_cache(maxsize=2048)  # a small model repeats answers from checkpoint to checkpoint
     def verify(response: str, answer: str) -> bool:
         gold, target = parsed_gold(answer), parse(response)
         # The gold answer goes first: the comparison is not symmetric.

@@ -74,7 +74,7 @@ class Sampler(Protocol):
 
 
 SPARE_TOKENS = 2  # of the context, left free as in the paper's evaluation
-# What decides, besides the weights, what a checkpoint says: positions and end tokens stand in its configuration.
+# Files that determine a checkpoint's responses besides the weights: its configuration has positions and end tokens.
 SETTINGS_FILES = (
     "config.json",
     "generation_config.json",
@@ -173,7 +173,7 @@ def run_programs(
             answered[place] += 1
             try:
                 prompt = running[place].send(response)
-            except StopIteration as end:  # a program returns what is kept of its case
+            except StopIteration as end:  # a program returns its case's final response
                 del running[place], answered[place]
                 ended.append((place, end.value))
             else:
@@ -189,7 +189,7 @@ def request_seed(seed: int, place: Place, step: int) -> int:
 
 BAR = 20  # characters
 EVERY_SECONDS = 5.0
-QUIET_SECONDS = 60.0  # while nothing ends, as long dialogues side by side do not for a while
+QUIET_SECONDS = 60.0  # between two log lines while nothing ends, as with many long dialogues
 
 
 class Progress:

@@ -43,14 +43,14 @@ Scores = dict[str, int | float]
 Item = dict[str, Any]
 Outcomes = Literal["ok", "timeout"]
 
-# What goes to a worker at once, at most (but one item in any case); also what a kill can cost.
+# Most items and characters that go to a worker at once (but at least one item); a kill can cost as much.
 BATCH_ITEMS = 16
 BATCH_CHARACTERS = 4_000_000
 START_SECONDS = 120.0
-# What a worker keeps of the environment: how programs and libraries are found, and the encoding of text.
+# Environment variables that a worker keeps: paths of programs and libraries, and the encoding of text.
 INHERITED = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
-# Exit statuses of the worker. Python ends with EXCEPTION when an exception is not caught: a mistake of ours.
-# Every other end (out of memory, a signal) is the response's doing.
+# Exit statuses of the worker. Python ends with EXCEPTION when an exception is not caught: an error of this program.
+# The response is the cause of every other end (out of memory, a signal).
 EXCEPTION = 1
 OUT_OF_MEMORY = 86
 
@@ -222,7 +222,7 @@ class ScoringPool:
                         keep(key, outcome)
                 finished = True
             finally:
-                if not finished:  # an error or an interrupt: nobody waits for what the others are at
+                if not finished:  # an error or an interrupt: the results of the other workers are not needed
                     threads.shutdown(wait=False, cancel_futures=True)
                     self.__exit__()
 
@@ -243,7 +243,7 @@ class Worker:
                 stderr=log,
                 cwd=working,
                 env=_environment(spec, directory),
-                start_new_session=True,  # so that what it has forked ends with it
+                start_new_session=True,  # so that its forked copies end with it
             )
         self._messages: queue.Queue[bytes | None] = queue.Queue()
         threading.Thread(target=_pump, args=(self._process.stdout, self._messages), daemon=True).start()
@@ -261,7 +261,7 @@ class Worker:
 
     def send(self, content: Any) -> None:
         # The worker reads the whole line before it starts to score, so this cannot wait for a hanging scorer.
-        # A worker that is gone by now shows as the end of its messages.
+        # If the worker has ended by now, `receive` sees the end of its messages.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(content).encode() + b"\n")
             self._process.stdin.flush()
@@ -273,7 +273,7 @@ class Worker:
         except queue.Empty:
             return None
         if line is None:
-            self._messages.put(None)  # the end stays the end, whoever asks next
+            self._messages.put(None)  # later calls see the end, too
             self._process.wait()  # its exit status says why
             return None
         return json.loads(line)
@@ -334,7 +334,7 @@ def serve() -> None:
     """Run the worker: read the scorer from standard input, then score batches until the input ends."""
     network = leave_network()
     channel = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # whatever a grader prints must not mix with the messages
+    os.dup2(2, 1)  # a grader's output must not mix with the messages
 
     def send(message: dict[str, Any]) -> None:
         channel.write(json.dumps(message).encode() + b"\n")
@@ -352,4 +352,4 @@ def serve() -> None:
                     send({"scores": part})
                 send({"done": True})
     except (MemoryError, ForkLost):
-        os._exit(OUT_OF_MEMORY)  # a process that ran out of memory is not to be trusted with the next response
+        os._exit(OUT_OF_MEMORY)  # after running out of memory, its state is unreliable

@@ -73,7 +73,7 @@ def dialogue(
     done: list[tuple[str, ...]] = []
     outputs: list[Response] = []
     stopped: Stopped | None = None
-    executor.forget(case_id)  # a case begins with its own state, whoever ran it before
+    executor.forget(case_id)  # a case begins with its initial state, also after an earlier run
     for turn in turns:
         history += turn
         steps: list[str] = []
@@ -120,7 +120,7 @@ def encodable(text: str) -> str:
 Call = dict[str, Any]
 
 FACTORY = "dara.evaluation.tools:make_server"
-MOST_ENDED = 3  # calls of a case that end its copy; after so many its tools answer no more
+MOST_ENDED = 3  # calls of a case that end its copy; after so many, its tools give no more answers
 NO_ANSWER = "Error during execution: the tool did not answer within {:g} seconds."
 NO_TIME = "Error during execution: the tool was not called, because the time for tool calls is used up."
 CUT = " [cut after {:d} characters]"
@@ -146,7 +146,7 @@ class _Live:
     """State of a case whose tools are in use."""
 
     case: Case
-    history: list[Call] = field(default_factory=list)  # what makes the state again
+    history: list[Call] = field(default_factory=list)  # calls that restore the state
     worker: Worker | None = None  # the one that has a copy for the case
     seconds: float = 0.0  # processor time that its calls have taken
     ended: int = 0  # calls that ended their copy
@@ -228,7 +228,7 @@ class ToolExecutor:
     def _one(self, live: _Live, call: Call) -> str | None:
         """Return the tools' answer to one call; None if the call ended the copy that executed it."""
         worker, said = self._asked(live, call)
-        if said is None:  # the whole worker ended: the system's doing, or bad luck, so not the call's fault at once
+        if said is None:  # the whole worker ended: perhaps not the call's fault, so it has a second try
             logger.warning("case %s: the tools' process ended, and the call is made again in a new one", live.case.id)
             worker, said = self._asked(live, call)
         if said is not None and "text" in said:
@@ -265,7 +265,7 @@ class ToolExecutor:
         worker = self._started()
         worker.send([item])
         said: dict[str, Any] = {}
-        # The calls before this one may have to be repeated. The worker itself looks after the limits of both.
+        # The calls before this one may have to be repeated. The worker itself enforces the limits of both.
         patience = WALL_FACTOR * (2 * self._limits.case_seconds + self._limits.call_seconds)
         deadline = time.monotonic() + patience
         while (message := worker.receive(deadline)) is not None:

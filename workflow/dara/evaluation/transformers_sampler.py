@@ -65,7 +65,7 @@ class TransformersSampler:
 
         count = max(1, self._batch_size // samples)
         responses: list[list[Response]] = []
-        # The seed holds inside only: generate() draws from the global generator, which is put back afterwards.
+        # generate() draws from the global generator: it is seeded here, and restored afterwards.
         with torch.random.fork_rng(devices=[]), torch.inference_mode(), one_thread():
             torch.manual_seed(seed)
             for start in range(0, len(prompts), count):
@@ -102,7 +102,7 @@ class TransformersSampler:
         mask = [[0] * (width - len(request.tokens)) + [1] * len(request.tokens) for request in requests]
         rooms = [request.max_new_tokens for request in requests]
         config = GenerationConfig(
-            do_sample=False,  # where there is a temperature, the drawing is done by _Draw
+            do_sample=False,  # with a temperature, `_draw` samples
             max_new_tokens=max(rooms),
             eos_token_id=self._text.end_tokens,
             pad_token_id=pad,
@@ -179,7 +179,7 @@ class TransformersSampler:
 
         quiet()
         model = AutoModelForCausalLM.from_pretrained(self._directory, dtype=torch.float32, local_files_only=True).eval()
-        # What a checkpoint's own settings say (top_k, penalties) must not fill the gaps of ours.
+        # The checkpoint's generation settings (top_k, penalties) must not fill in what is left unset here.
         model.generation_config = GenerationConfig()
         model.register_forward_pre_hook(_within(self._text.positions), with_kwargs=True)
         return model

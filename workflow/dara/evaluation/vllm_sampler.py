@@ -63,7 +63,7 @@ class VllmSampler:
 
         self._directory, self._batch_size = checkpoint_dir, batch_size
         self._tensor_parallel, self._memory = tensor_parallel, memory
-        self._max_context: int | None = None  # of the first session: the engine makes room for no more
+        self._max_context: int | None = None  # of the first session: the engine reserves no more
         self._text = CheckpointTokenizer(checkpoint_dir)
         self._gpu = torch.cuda.is_available()
         self.identity: dict[str, Any] = {
@@ -170,8 +170,8 @@ class VllmSampler:
             gpu_memory_utilization=self._memory,
             max_model_len=self._limit(None),
             max_num_seqs=self._batch_size,
-            # On a CPU a prompt goes into one step: where vLLM splits it, it turns the request's own random generator
-            # back, which torch's generators on a CPU cannot do ("CPU Generator does not use offset").
+            # On a CPU a prompt goes into one step: if vLLM splits it, it rewinds the request's own random generator,
+            # which torch's generators on a CPU cannot do ("CPU Generator does not use offset").
             max_num_batched_tokens=BATCH_TOKENS if self._gpu else max(BATCH_TOKENS, self._limit(None)),
             enable_chunked_prefill=self._gpu,
             enable_prefix_caching=True,
@@ -212,11 +212,11 @@ class _VllmSession:
     def __init__(
         self, sampler: VllmSampler, sampling: Sampling, max_context: int, on_progress: ProgressCallback
     ) -> None:
-        self.capacity = 2 * sampler.batch_size  # so that one always waits where one ends
+        self.capacity = 2 * sampler.batch_size  # so that a waiting request replaces one that ends
         self._sampler, self._sampling, self._max_context = sampler, sampling, max_context
         self._on_progress = on_progress
         self._asked: dict[str, Hashable] = {}
-        self._made: dict[str, int] = {}  # tokens of requests that go on
+        self._made: dict[str, int] = {}  # tokens of unfinished requests
         self._answered: list[tuple[Hashable, Response]] = []
         self._count = 0
 
