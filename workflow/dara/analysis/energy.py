@@ -1,7 +1,7 @@
 """Densities and energies of rewards, from raw rewards.
 
-The trainer logs the same quantities for the batches it used. This is an independent computation in NumPy, which checks
-the log and needs no model library.
+The trainer logs the same quantities for its batches. This is an independent computation in NumPy, which checks the log
+and needs no model library.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ EPS = 1e-6
 """Added to a group's standard deviation."""
 
 TAU = 1e-8
-"""A group is active when its absolute z-scores add up to more than this."""
+"""A group is active if the sum of its absolute z-scores is above this."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Energies:
 
     @property
     def share(self) -> np.ndarray:
-        """Return each reward's part of the energy of all K rewards, (..., K); NaN where there is no energy at all."""
+        """Return each reward's share of the energy of all K rewards, (..., K); NaN if there is no energy at all."""
         return energy_share(self.total)
 
 

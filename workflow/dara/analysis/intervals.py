@@ -1,6 +1,6 @@
 """Intervals (percentile bootstrap, Student's t, Wilson), and medians, quartiles and means over runs.
 
-docs/statistics.md says which one is used where, and why.
+docs/statistics.md gives the use of each, and the reasons.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEVEL = 0.95
 class Interval:
     """A confidence interval.
 
-    `n`: values it rests on. `degenerate`: the values are all equal, so `low` = `high` says nothing about the spread.
+    `n`: number of values. `degenerate`: the values are all equal, so `low` = `high` says nothing about the spread.
     """
 
     low: float
@@ -58,7 +58,7 @@ def bootstrap_interval(
 
     Args:
         values: (n,) one value a question or a seed.
-        key: what the resamples are keyed by, such as ("scores", "accuracy", "gdpo").
+        key: the key of the resamples, such as ("scores", "accuracy", "gdpo").
         resamples: number of resamples.
         level: confidence level.
 
@@ -93,9 +93,9 @@ def bootstrap_intervals(
 
     Args:
         values: (n, M).
-        weights: (n, M), constant within a group; 0 where a question does not belong to a statistic.
-        groups: (n,) integers; equal numbers are resampled together and keep their count.
-        key: what the resamples are keyed by.
+        weights: (n, M), constant within a group; 0 if a question does not belong to a statistic.
+        groups: (n,) integers; questions with equal numbers are resampled together and keep their count.
+        key: the key of the resamples.
 
     Returns:
         M intervals, each as in `bootstrap_interval`, with n the number of questions of a weight above 0.
@@ -179,9 +179,9 @@ def wilson_interval(k: int, n: int, level: float = LEVEL) -> Interval:
 
 
 def median(values: Sequence[float] | np.ndarray) -> float:
-    """Return the median of runs; infinity is a run that did not cross, which is later than every crossing.
+    """Return the median over runs; infinity is a run that did not cross, which is later than every crossing.
 
-    Infinite where the middle run did not cross (or one of the two middle ones).
+    Infinite if the middle run did not cross (or one of the two middle ones).
 
     Raises:
         ValueError: no values, or NaN among them.

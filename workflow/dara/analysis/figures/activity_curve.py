@@ -100,7 +100,7 @@ def _curve_points(view: View, setting: Setting, method: str, names: dict[str, st
 
 
 def _draw_curves(axes: Axes, sizes: list[int], own: int | None) -> None:
-    """The formula for each group size; the panel's own is dark and heavy."""
+    """Draw the formula for each group size; the panel's own size is dark and bold."""
     mean = np.linspace(0, 1, 401)
     for size, style in zip(sizes, STYLES, strict=False):
         ink = {"color": INK, "linewidth": 1.3} if size == own else {"color": QUIET, "linewidth": 0.9}
@@ -108,6 +108,6 @@ def _draw_curves(axes: Axes, sizes: list[int], own: int | None) -> None:
 
 
 def _size_handles(sizes: list[int]) -> list[Line2D]:
-    """A line style a group size."""
+    """Return a legend handle for each group size, with its line style."""
     lines = zip(sizes, STYLES, strict=False)
     return [Line2D([], [], color=INK, linestyle=style, label=f"G = {size}") for size, style in lines]

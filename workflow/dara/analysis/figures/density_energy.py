@@ -78,7 +78,7 @@ def _draw_points(axes: Axes, points: pd.DataFrame, when: str, view: RunsView) ->
 
 
 def _draw_line(axes: Axes, points: pd.DataFrame, setting: Setting) -> float:
-    """E = B pi (G - 1) for each number of groups that occurs; returns the energy at density 1 of the largest."""
+    """Draw E = B pi (G - 1) for each number of groups; return the energy at density 1 of the largest."""
     sizes = sorted(set(points["groups"].dropna()))
     for groups in sizes:
         full = groups * (setting.group_size - 1)

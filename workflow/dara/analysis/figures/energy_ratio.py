@@ -19,7 +19,7 @@ from dara.analysis.view_runs import RunsView
 
 WEIGHTED = ("dara_sym", "dara_asym")  # their weight has a cap
 W_MAX = 5.0
-"""The methods' own default, for a row of methods.yaml without w_max."""
+"""Default of the methods, for a row of methods.yaml without w_max."""
 TOLERANCE = 1e-9
 SHADE = "#f5dfb0"
 
@@ -71,7 +71,7 @@ def draw(view: View) -> Figure:
 
 
 def runs_ratios(view: RunsView, setting: Setting, method: str) -> Ratios:
-    """Return, from the frame `energies`, quotients of trailing sums over WINDOW steps, of each run, then over runs."""
+    """Return ratios of trailing sums over WINDOW steps from the frame `energies`, of each run and then over runs."""
     sparse, dense = rewards_of(view)
     rows = view.rows("energies", "energies", reward=[sparse, dense])
     rows = view.selection.of_setting(rows, setting)
@@ -113,7 +113,7 @@ def cap_of(view: View, method: str) -> float:
 
 
 def cap_start(capped: pd.Series) -> int | None:
-    """Return the step from which on all runs are at the cap until the end; None where there is none."""
+    """Return the step from which on all runs are at the cap until the end; None without such a step."""
     below = capped.index[capped < 1]
     later = capped.index[capped.index > below.max()] if len(below) else capped.index
     return int(later.min()) if len(later) else None
@@ -129,7 +129,7 @@ def _over_runs(ratio: pd.Series) -> pd.DataFrame:
 
 
 def _shade(axes: Axes, capped: pd.Series) -> None:
-    """A stripe a step at which runs are at the cap."""
+    """Shade each step at which runs are at the cap, and annotate the step from which on all are."""
     for step, share in capped[capped > 0].items():
         axes.axvspan(step - 0.5, step + 0.5, color=SHADE, alpha=float(share), linewidth=0, zorder=0)
     start = cap_start(capped)
@@ -141,7 +141,7 @@ def _shade(axes: Axes, capped: pd.Series) -> None:
 
 
 def _title(view: View, setting: Setting, method: str) -> str:
-    """The method, and before it the setting where there are several: the model, which is long, on a line of its own."""
+    """Return a panel's title: the method, after the setting if there are several; the model has its own line."""
     model, _, size = view.setting_label(setting).rpartition(", ")
     return f"{model}\n{size}, {view.method_label(method)}" if model else view.method_label(method)
 

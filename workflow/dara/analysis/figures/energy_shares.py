@@ -95,7 +95,7 @@ def shares_by_sign(energies: pd.DataFrame, reward: str) -> pd.DataFrame:
 
 
 def _trailing_means(shares: pd.DataFrame) -> pd.DataFrame:
-    """The shares averaged over the last WINDOW steps (fewer at the start) of each run, undefined ones left out."""
+    """Return each run's shares averaged over the last WINDOW steps (fewer at the start), without undefined ones."""
     shares = shares.sort_values(["run_id", "step"])
     names = [f"{part}_{when}" for part in PARTS for when in COLUMNS]
     means = shares.groupby("run_id")[names].rolling(WINDOW, min_periods=1).mean()

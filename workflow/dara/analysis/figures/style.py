@@ -1,4 +1,4 @@
-"""What the figures share: a method's style, curves with bands, axes, the legend outside the data, and saving."""
+"""Common parts of the figures: a method's style, curves with bands, axes, the legend outside the data, and saving."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MARKERS = ["o", "s", "P", "D", "v", "^", "X", "<", ">", "*"]
 
 
 class MethodStyle(NamedTuple):
-    """Colour, line style and marker of a method, so that it can be told from the others without its colour."""
+    """Colour, line style and marker of a method, which can be recognised without its colour."""
 
     color: str
     linestyle: str | tuple
@@ -39,13 +39,13 @@ class MethodStyle(NamedTuple):
 
 
 def style_of(method: str, methods: Mapping[str, MethodEntry]) -> MethodStyle:
-    """Return the style of `method`; line style and marker follow its row in `methods`, the same everywhere."""
+    """Return the style of `method`; line style and marker follow from the position of its row in `methods`."""
     row = list(methods).index(method)
     return MethodStyle(methods[method].color, LINESTYLES[row % len(LINESTYLES)], MARKERS[row % len(MARKERS)])
 
 
 def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-    """Run `draw` under dara.mplstyle alone: neither the user's settings nor earlier figures change the picture."""
+    """Run `draw` under dara.mplstyle alone, independent of the user's settings and of earlier figures."""
 
     @functools.wraps(draw)
     def wrapper(*args: object, **kwargs: object) -> Figure:
@@ -75,7 +75,7 @@ def step_axis(axes: Axes, last: int, label: bool = True) -> None:
 def method_handles(
     view: View, drawn: Container[str], *, marked: bool, lines: bool = True, line: str | None = None
 ) -> list[Line2D]:
-    """Return a legend entry per method that was drawn or lacks planned runs; `line` is a style for all of them."""
+    """Return a legend entry for each method that was drawn or lacks planned runs; `line` is a style for all of them."""
     handles = []
     for method, entry in view.methods.items():
         if method not in drawn and view.method_label(method) == entry.label:
@@ -93,11 +93,11 @@ def method_handles(
 def legend_below(
     figure: Figure, handles: list, columns: int, labels: list[str] | None = None, note: str | None = None
 ) -> None:
-    """Draw a legend under the panels, outside of the data.
+    """Draw a legend under the panels, outside the data.
 
     A line has at most `columns` entries, and fewer where their labels are long; lines are filled evenly.
 
-    labels: needed where a handle is a tuple of artists drawn over each other. note: what the curves are, as a line
+    labels: needed if a handle is a tuple of artists drawn over each other. note: a description of the curves, as a line
     of text above the entries.
     """
     labels = labels or [handle.get_label() for handle in handles]
@@ -110,17 +110,17 @@ def legend_below(
 
 
 def _even(entries: int, columns: int) -> int:
-    """Columns that spread the entries evenly over as many lines as `columns` need."""
+    """Return the columns that spread the entries evenly over as many lines as `columns` need."""
     return -(-entries // -(-entries // columns))
 
 
 def _legend_width(widths: list[int], columns: int) -> int:
-    """Characters of the widest entries of the columns, which are filled from top to bottom as Matplotlib does."""
+    """Return the summed widths of the columns in characters; Matplotlib fills columns from top to bottom."""
     return sum(int(column.max()) for column in np.array_split(widths, _even(len(widths), columns)))
 
 
 def joined_notes(notes: Mapping[str, str]) -> str:
-    """Return notes on several quantities as one: without their names where all are the same."""
+    """Return notes on several quantities as one, without their names if all are the same."""
     said = {name: note for name, note in notes.items() if note}
     if len(set(said.values())) <= 1:
         return next(iter(said.values()), "")
