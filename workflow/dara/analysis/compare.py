@@ -29,7 +29,7 @@ Level = tuple[str, float]
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean difference method - baseline with its 95 % interval.
+    """Mean difference method - baseline with its 95 % interval.
 
     value: NaN without a pair; low, high: NaN without an interval; pairs: the number of pairs; over: "seeds" (Student's
     t over pairs) or "questions" (bootstrap over the questions of one pair).
@@ -93,7 +93,7 @@ def wanted_step(at: int, budget: int) -> float:
 
 
 def nearest_step(steps: Iterable[int], at: int, budget: int) -> int:
-    """Return the scored step to compare with the authors' step `at`; ValueError without a step.
+    """Return the scored step to compare with the authors' step `at`. Raise ValueError without a step.
 
     It is the step nearest to `wanted_step`; of two equally near steps, the earlier one.
     """
@@ -206,7 +206,7 @@ def energy_shares(view: RunsView, reward: str, method: str, setting: Setting) ->
 
 
 def _mean(values: pd.Series) -> float:
-    return math.fsum(values) / len(values)  # exact, so that the order of rows does not matter
+    return math.fsum(values) / len(values)  # exact, independent of the order of rows
 
 
 def paired(first: Mapping[Any, float], second: Mapping[Any, float]) -> Difference:

@@ -58,7 +58,7 @@ def stable_crossing(
         return Crossing(None, "not_reached", None)
     means = np.lib.stride_tricks.sliding_window_view(series, window).mean(axis=1)
     below = np.flatnonzero(means < threshold - TOLERANCE)
-    # Stretches of means at the threshold lie between two neighbours of this list of breaks.
+    # Stretches of means at or above the threshold lie between two neighbours of this list of breaks.
     breaks = np.concatenate(([-1], below, [len(means)]))
     long_enough = np.flatnonzero(np.diff(breaks) - 1 >= hold + 1)
     if len(long_enough):

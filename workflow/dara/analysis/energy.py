@@ -52,7 +52,7 @@ def group_z_scores(rewards: np.ndarray, eps: float = EPS) -> np.ndarray:
         where = tuple(int(index) for index in np.argwhere(~np.isfinite(values))[0])
         raise ValueError(f"rewards: the value at {where} is {values[where]}; every reward must be finite")
     mean, deviation = values.mean(axis=-2, keepdims=True), values.std(axis=-2, ddof=1, keepdims=True)
-    # Compared exactly: the floating-point deviation of equal values need not be 0.
+    # Values are compared exactly, since the computed deviation of equal values may differ from 0.
     constant = values.max(axis=-2, keepdims=True) == values.min(axis=-2, keepdims=True)
     return np.where(constant, 0.0, (values - mean) / (deviation + eps))
 

@@ -62,7 +62,7 @@ def _each(kind: Any, names: str) -> dict[str, Any]:
 
 
 _RUN = _each(Text, "run_id task model method") | _each(int, "group_size seed")
-# A base model (step 0 of checkpoint_scores) belongs to no group size and no seed.
+# A base model (step 0 of checkpoint_scores) has no group size and no seed.
 _RUN_OR_BASE = _RUN | _each(int | None, "group_size seed")
 _OUTCOMES = {"outcome": Literal["completed", "diverged", "missing"], "origin": Literal["trained", "cached", "missing"]}
 _STATUS = {"status": Literal["reached", "pending", "not_reached"]}
@@ -344,7 +344,7 @@ def _check_columns(given: list[str], row: type[Row], where: str) -> None:
 def _problem(error: ValidationError, row: type[Row]) -> str:
     """Return the first error of a row: its column, and the problem."""
     found = error.errors()[0]
-    if found["type"] == "value_error":  # of a validator: that of a whole row names the column itself
+    if found["type"] == "value_error":  # from a validator; that of a whole row names the column itself
         return ": ".join(map(str, (*found["loc"], found["ctx"]["error"])))
     name, value = str(found["loc"][0]), found["input"]
     column = _columns(row)[name]

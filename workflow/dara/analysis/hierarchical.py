@@ -42,6 +42,7 @@ def hierarchical_interval(
     rng = keyed_generator(*((key,) if isinstance(key, str) else key))
     scores = [metric.score for metric in chosen]
     point = math.fsum(scores) / len(scores)
+    # Equal scores and constant strata give the same mean in every resample.
     if len(set(scores)) == 1 and all(_constant(metric) for metric in chosen):
         return Interval(point, point, len(chosen), "hierarchical bootstrap", True)
     drawn = rng.integers(len(chosen), size=(resamples, len(chosen)))

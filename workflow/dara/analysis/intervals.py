@@ -70,7 +70,7 @@ def bootstrap_interval(
     totals = bootstrap_intervals(sample[:, None], one, groups, key=key, resamples=resamples, level=level)[0]
     if totals is None:
         return None
-    if totals.degenerate:  # then the mean is that value, which dividing a sum may miss by a digit
+    if totals.degenerate:  # the mean is that value, which sum / n may miss in the last digit
         return replace(totals, low=float(sample[0]), high=float(sample[0]))
     return replace(totals, low=totals.low / len(sample), high=totals.high / len(sample))
 
@@ -109,6 +109,7 @@ def bootstrap_intervals(
     for group in np.unique(groups):
         rows = terms[groups == group]
         constant &= (rows == rows[0]).all(axis=0)
+        # Each group is resampled on its own, so every resample has the same number of questions of each category.
         sums += resampled_sums(rows, resamples, rng)
     sums.sort(axis=0)
     low, high = sums[percentile_rank((1 - level) / 2, resamples)], sums[percentile_rank((1 + level) / 2, resamples)]
@@ -172,7 +173,7 @@ def wilson_interval(k: int, n: int, level: float = LEVEL) -> Interval:
     share, correction = k / n, z * z / n
     centre = (share + correction / 2) / (1 + correction)
     half = z * math.sqrt(share * (1 - share) / n + correction / (4 * n)) / (1 + correction)
-    # At the ends the formula gives 0 and 1 exactly; rounding must not move it outside.
+    # At k = 0 and k = n the exact ends are 0 and 1; rounding must not move them outside.
     low = 0.0 if k == 0 else centre - half
     high = 1.0 if k == n else centre + half
     return Interval(low, high, n, "wilson")
@@ -230,7 +231,7 @@ def summarise_seeds(frame: pd.DataFrame, name: str, by: Sequence[str]) -> pd.Dat
 
 
 def _seed_row(values: np.ndarray, key: tuple[str, ...]) -> dict[str, float]:
-    values = np.sort(values)  # so that sums, too, do not depend on the order of rows
+    values = np.sort(values)  # so that sums do not depend on the order of rows either
     student, resampled = t_interval(values), bootstrap_interval(values, key=key)
     return {
         "n": len(values),

@@ -105,7 +105,7 @@ class PublishedRow(Row):
 
     @model_validator(mode="after")
     def _check_empty(self) -> PublishedRow:
-        # A setting has no step and no seeds, and nothing to explain about that.
+        # A setting has no step and no seeds, so their absence needs no note.
         explained = ("value",) if self.unit == SETTING else ("step", "value", "n_seeds")
         empty = [name for name in explained if getattr(self, name) is None]
         if empty and self.note is None:
@@ -259,7 +259,7 @@ def _named(them: Iterable[Who], everyone: Sequence[Who], labels: Mapping[str, st
     if {one for one in everyone if one[1] != BASE} <= meant:
         return ""
     order = list(dict.fromkeys(everyone))
-    names = {}  # (place, method) -> its name, with seeds unless all are meant
+    names = {}  # (place, method) -> its name, with seeds unless all are given
     for place, method in dict.fromkeys((place, method) for place, method, _ in order):
         own = [one for one in order if one[:2] == (place, method)]
         seeds = [str(one[2]) for one in own if one in meant]
@@ -267,6 +267,7 @@ def _named(them: Iterable[Who], everyone: Sequence[Who], labels: Mapping[str, st
         if seeds:
             some = f" seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}"
             names[place, method] = label if len(seeds) == len(own) else label + some
+    # A name that is the same in all places of its method appears once, the others with their places.
     everywhere, by_place = [], {}
     for (place, method), name in names.items():
         places = [place for place, other in dict.fromkeys((one[0], one[1]) for one in order) if other == method]

@@ -119,11 +119,11 @@ def read_metrics(run: Run) -> pd.DataFrame:
     """Read the steps of a finished run: one float64 column per metric, indexed by step from 1.
 
     Raises:
-        RecordError: not schema 1, a step with a gap or a repeat, another number of steps than the manifest says, a
-            value that is no number, a metric that some steps lack, or (unless the run diverged) a value that is not
+        RecordError: not schema 1, a step with a gap or a repeat, a number of steps other than the manifest's, a value
+            that is not a number, a metric that some steps lack, or (unless the run diverged) a value that is not
             finite.
     """
-    if run.steps == 0:  # it diverged before it finished a step
+    if run.steps == 0:  # the run diverged before it finished a step
         return pd.DataFrame(index=pd.RangeIndex(1, 1))
     path = run.directory / "metrics.jsonl"
     lines = _text(path).splitlines()
@@ -165,7 +165,7 @@ def read_rewards(run: Run) -> np.ndarray:
     """Read the raw rewards (steps, B, G, K) of a finished run, K in the order of the specification.
 
     Raises:
-        RecordError: other names, another number of steps, or another shape than the specification says.
+        RecordError: the file or an array is missing, or names, number of steps or shape are not those of the run.
     """
     path = run.directory / "rewards.npz"
     if not path.is_file():

@@ -68,6 +68,7 @@ def speed_up(
     if min(counts) > 1:
         rng = keyed_generator(*((key,) if isinstance(key, str) else key))
         (low, high), (low_base, high_base) = (_medians(*drawn) for drawn in _draw(method, baseline, resamples, rng))
+        # The ratio is lowest with the method's lower bound over the baseline's upper bound, and the reverse.
         lowest, highest = np.sort(low / high_base), np.sort(high / low_base)
         least = float(lowest[percentile_rank((1 - LEVEL) / 2, resamples)])
         most = float(highest[percentile_rank((1 + LEVEL) / 2, resamples)])

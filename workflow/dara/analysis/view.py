@@ -72,7 +72,7 @@ class View(ABC):
     source: str  # name of a preset, or "published"
     experiment: Experiment
     methods: Mapping[str, MethodEntry]  # the rows to show, in their order; without "base"
-    entries: Mapping[str, MethodEntry]  # all rows of config/methods.yaml: a method's place there decides its style
+    entries: Mapping[str, MethodEntry]  # all rows of config/methods.yaml, whose order determines the methods' styles
     settings: tuple[Setting, ...]
     coverage: str = ""  # of own runs: how many of the planned ones are finished, for messages
 

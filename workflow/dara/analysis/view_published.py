@@ -150,7 +150,7 @@ class PublishedView(View):
     def _rows(self, method: str, setting: Setting, use: str) -> pd.DataFrame:
         """Return the rows of a method in the files of one use (see `FILES`)."""
         rows = self._by_method.get((method, setting.model), self.rows[:0])
-        # The base model has no group size; it is the start of all.
+        # The base model has no group size; the runs of all group sizes start from it.
         return rows[
             rows["file"].isin([file for file, uses in FILES.items() if use in uses])
             & _of_size(rows, None if method == BASE else setting.group_size)

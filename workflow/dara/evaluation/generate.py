@@ -132,6 +132,7 @@ def generate_checkpoints(
             sampler.use(checkpoints[step])
             make = _in_one_stream if benchmark.one_stream else _by_request
             responses = make(benchmark, settings, cases, sampler, (out_dir, step), where)
+            # Another job may have replaced the identity while these responses were generated.
             _check_unchanged(out_dir, identity)
             write_responses(out_dir, step, cases, responses)
             journal_path(out_dir, step).unlink(missing_ok=True)

@@ -85,7 +85,7 @@ def score_checkpoints(
 
 
 def _scorer(benchmark: BenchmarkDefinition, settings: Benchmark, spec: ScorerSpec, pool: ScoringPool) -> dict[str, Any]:
-    """Return the identity of the scores, as JSON values."""
+    """Return the record of the scorer, as JSON values."""
     return {
         "schema": 3,  # since 2 `seconds` are of processor time; since 3 with the length limit
         "benchmark": benchmark.name,
@@ -121,6 +121,7 @@ def _scored(
             label = f"{out_dir.parent.name}, {settings.name}: scoring step {step} ({position} of {len(steps)})"
             progress = Progress(logger, label, len(rows), len(rows) - len(left))
 
+            # The default arguments bind the values of this iteration.
             def keep(number: int, outcome: Outcome, step: int = step, progress: Progress = progress) -> None:
                 line = JournalLine(step=step, response=number, scores=outcome.scores, outcome=outcome.outcome)
                 journal.add((step, number), outcome, line.model_dump_json())

@@ -274,7 +274,7 @@ class Worker:
             return None
         if line is None:
             self._messages.put(None)  # later calls see the end, too
-            self._process.wait()  # its exit status says why
+            self._process.wait()  # the exit status gives the reason
             return None
         return json.loads(line)
 

@@ -85,6 +85,7 @@ def dialogue(
             outputs.append(response)
             steps.append(response.text)
             history.append({"role": "assistant", "content": response.text})
+            # As in bfcl-eval's driver, an output without a readable call ends the turn.
             calls = decode_output(response.text)
             if not calls:
                 break

@@ -71,7 +71,7 @@ class Sources:
     methods: Mapping[str, MethodEntry]
 
     def label(self, method: str) -> str:
-        """Return the method's name in tables, or its own where config/methods.yaml has no row for it."""
+        """Return the method's name in tables, or `method` itself if config/methods.yaml has no row for it."""
         return self.methods[method].label if method in self.methods else method
 
 
@@ -134,7 +134,7 @@ def check_formulas(sources: Sources) -> list[Result]:
 def other_methods(sources: Sources) -> dict[str, list[Row]]:
     """Compare the methods that are not in the paper (a user's own), by experiment.
 
-    Each is compared with GDPO and with both forms of DARA, where the experiment has them: the crossing of the sparse
+    Each is compared with GDPO and with both forms of DARA, if the experiment has them: the crossing of the sparse
     reward, the final scores, and the share of the sparse reward in the energy of the method's contributions.
     """
     alone, found = replace(sources, published={}), {}

@@ -117,6 +117,7 @@ def _by_interval(rule: Rule, found: Difference, margin: float) -> Judgement:
     low, high = found.low, found.high
     within, zero = -margin <= low and high <= margin, low <= 0 <= high
     claimed, side = (high < 0) == (rule == "less"), Verdict.HIGHER if low > 0 else Verdict.LOWER
+    # The first case that holds decides, so the order of a rule's cases matters.
     cases = {
         "little": [
             (within, Verdict.REPRODUCED, "the interval lies within the margin"),

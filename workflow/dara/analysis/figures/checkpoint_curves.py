@@ -30,7 +30,7 @@ GRADERS = ("strict", "math_verify")
 def draw(view: View) -> Figure:
     """Draw a row of panels per setting that was scored, one column a metric, in percent: the middle and its band.
 
-    Scores are fractions. ValueError where the source has no curve of a score.
+    Scores are fractions. Raise ValueError if the source has no curve of a score.
     """
     scores = SCORES[view.experiment.task].items()
     return draw_metrics(view, {metric: f"{name} (%)" for metric, name in scores if metric not in GRADERS})
@@ -42,7 +42,7 @@ def draw_validation(view: View) -> Figure:
 
     A row of panels a setting, one column a reward of the experiment that was validated, in the reward's own unit.
 
-    ValueError where the source has no validation rewards: a preset whose task has no `validation`.
+    Raise ValueError if the source has no validation rewards, as for a preset whose task has no `validation`.
     """
     return draw_metrics(view, {f"{VALIDATION}{name}": f"validation {name} reward" for name in view.experiment.rewards})
 

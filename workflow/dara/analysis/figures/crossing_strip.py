@@ -24,12 +24,12 @@ from dara.analysis.figures.style import (
 from dara.analysis.intervals import median
 from dara.analysis.view import Mark, Setting, View, missing_data
 
-# Runs that did not cross are open; a dot inside says that a crossing had begun.
+# Runs that did not cross are open; a dot inside marks a crossing that had begun.
 OPEN = {"markerfacecolor": "white", "markeredgewidth": 1.0, "clip_on": False}
 DOT = {"markersize": 1.7, "markeredgewidth": 0, "clip_on": False}
-GROUP_WIDTH = 0.8  # of the distance between two thresholds: the rest keeps the groups apart
+GROUP_WIDTH = 0.8  # of the distance between two thresholds; the rest separates the groups
 FEW = 3  # thresholds up to which single runs are drawn as a strip, not as lines
-SLOTS = 30  # places of a method at a threshold that a row of the strip has room for
+SLOTS = 30  # (method, threshold) pairs that fit in a row of the strip
 
 KINDS = {
     "stable": (f"mean of {WINDOW} steps, held for {HOLD} more", "stable crossing (step)"),
@@ -61,13 +61,13 @@ class Crossings:
 def draw(view: View) -> Figure:
     """Draw one panel per setting: thresholds on the x axis, a point per run at its crossing, a tick at each median.
 
-    Many methods at many thresholds have several panels, one below the other.
+    Many methods at many thresholds have several panels, one above the other.
 
-    Stable crossings where the source has them, else first ones. Open markers are runs that did not cross: on the
+    Crossings are stable ones if the source has them, else first ones. Open markers are runs that did not cross: on the
     budget line, or, with a dot, at the step where a crossing began that the run is too short to confirm. In the median
-    they are later than every crossing; it has no tick where it is one of them. Where each method has one run and there
-    are more than FEW thresholds, a line joins its points. Narrow panels are side by side.
-    ValueError where the experiment's sparse reward has no thresholds, or the source no crossings of them.
+    they count as later than every crossing; a median that is such a run has no tick. If each method has one run and
+    there are more than FEW thresholds, a line joins its points. Narrow panels are side by side. Raise ValueError if the
+    experiment's sparse reward has no thresholds, or the source has no crossings at them.
     """
     found = crossings_of(view)
     parts = [found.thresholds] if found.single else _rows(found.thresholds, len(view.methods))
@@ -94,7 +94,7 @@ def draw(view: View) -> Figure:
 
 
 def crossings_of(view: View) -> Crossings:
-    """Return the stable crossings of the sparse reward, or the first ones where the source has no stable ones."""
+    """Return the stable crossings of the sparse reward, or the first ones if the source has no stable ones."""
     experiment, reward = view.experiment, view.experiment.sparse_reward
     thresholds = sorted(experiment.thresholds.get(reward, ()))
     if not thresholds:
@@ -149,7 +149,7 @@ def _places(planned: Sequence[int | None], marks: Sequence[Mark], center: float,
     for seed in seeds:
         index = every.index(seed)
         places.append(float(spread[index]))
-        every[index] = object()  # a second run of the same seed has the next place
+        every[index] = object()  # a second run of the same seed gets the next place
     return places
 
 

@@ -36,11 +36,10 @@ class Ratios(NamedTuple):
 def draw(view: View) -> Figure:
     """Draw a panel per setting and DARA method: the ratio with GDPO's weighting and the method's, on its batches.
 
-    Shading marks steps at which the weight of the sparse reward is at its cap (opacity: the share of runs); where it
-    binds until the end, the first such step is annotated. Of runs, energies are summed over the last WINDOW steps (a
-    step near saturation has one active group or none), and the lines are medians over runs with quartiles. Published
-    ratios are those of single steps.
-    ValueError where the source has neither energies nor ratios of a DARA method.
+    Shading marks steps at which the weight of the sparse reward is at its cap (opacity: the share of runs); if it binds
+    until the end, the first such step is annotated. For runs, energies are summed over the last WINDOW steps (a step
+    near saturation has one active group or none), and the lines are medians over runs with quartiles. Published ratios
+    are those of single steps. Raise ValueError if the source has neither energies nor ratios of a DARA method.
     """
     if BASELINE not in view.entries:
         raise ValueError(f"the energy ratio needs the row {BASELINE!r} of config/methods.yaml, for its label and color")
@@ -62,7 +61,7 @@ def draw(view: View) -> Figure:
         step_axis(axes, max(int(found.after.index.max()) for found in panels.values()))
     for axes in grid.flat[len(panels) :]:
         axes.remove()
-    grid[0, 0].set_ylim(bottom=0)  # shared, so only when all curves are drawn
+    grid[0, 0].set_ylim(bottom=0)  # the axis is shared, so set it after all curves
     for axes in grid[:, 0]:
         axes.set_ylabel(_ratio_name(view))
     metric = f"density/{view.experiment.sparse_reward}" if isinstance(view, RunsView) else "energy_ratio"

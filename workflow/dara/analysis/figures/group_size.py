@@ -28,10 +28,10 @@ CURVE_HEIGHT, STRIP_HEIGHT = 1.35, 0.75  # inches
 def draw(view: View) -> Figure:
     """Draw a panel per setting (model and group size): densities, and under them a strip with a mark a run.
 
-    Lines are the middle over runs and bands their quartiles, where the source has them. A mark is at the first step
-    at which a run's mean reward is at least that of the paper's claim (`headline_threshold`), open at the end of the
-    budget where the run did not cross.
-    ValueError where the source has no density of the sparse reward, or the experiment no threshold of it.
+    Lines are the middle over runs and bands their quartiles, if the source has them. A marker is at the first step at
+    which a run's mean reward is at least that of the paper's claim (`headline_threshold`), open at the end of the
+    budget if the run did not cross. Raise ValueError if the source has no density of the sparse reward, or the
+    experiment has no threshold for it.
     """
     threshold = threshold_of(view)
     metric = f"density/{view.experiment.sparse_reward}"

@@ -32,9 +32,9 @@ Curves = dict[str, dict[Setting, dict[str, pd.DataFrame]]]
 def draw(view: View) -> Figure:
     """Draw rewards and densities of each setting that has some: one column a reward, a row a quantity.
 
-    Where the source has curves of one reward only, its two quantities are side by side. The middle over runs, with a
-    band where the source has one. A dashed line marks the threshold of the paper's claim (`headline_threshold`).
-    ValueError where the source has no training curve of the experiment's rewards.
+    If the source has curves of one reward only, its two quantities are side by side. The middle over runs, with a band
+    if the source has one. A dashed line marks the threshold of the paper's claim (`headline_threshold`). Raise
+    ValueError if the source has no training curve of the experiment's rewards.
     """
     curves = _curves(view)
     if not curves:

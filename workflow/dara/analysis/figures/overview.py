@@ -41,8 +41,8 @@ class Toy(NamedTuple):
 def draw(view: View) -> Figure:
     """Draw the toy batch on the left, and each method's energy by reward and sign on the right.
 
-    The numbers come from `dara.methods` with the parameters of the view's rows, nothing from its source.
-    ValueError where the view has none of the methods of `COMPARED`.
+    The numbers come from `dara.methods` with the parameters of the view's rows, and none from its source. Raise
+    ValueError if the view has none of the methods of `COMPARED`.
     """
     shown = [name for name in COMPARED if name in view.methods]
     if not shown:
@@ -75,7 +75,7 @@ def draw(view: View) -> Figure:
 
 def toy_of(name: str, params: dict) -> Toy:
     """Return weights and energies of the built-in method `name` on the toy batch."""
-    import torch  # here, because no other figure needs it and its import takes seconds
+    import torch  # not at the top: no other figure needs it, and its import takes seconds
 
     from dara.methods import load_method
 

@@ -25,7 +25,7 @@ STYLE = Path(__file__).with_name("dara.mplstyle")
 PAGE_WIDTH = 7.0  # inches: two columns
 INK = "#333333"
 NOTE_WIDTH = 120  # characters of 7 pt on a page
-HANDLE_WIDTH = 9  # the same, of a legend's sample of a line and the room beside it
+HANDLE_WIDTH = 9  # characters for a legend entry's line sample and spacing
 LINESTYLES = ["-", (0, (5, 1.2)), (0, (8, 1, 2, 1)), (0, (9, 2)), (0, (1.2, 0.9)), (0, (4, 1, 1, 1, 1, 1))]
 MARKERS = ["o", "s", "P", "D", "v", "^", "X", "<", ">", "*"]
 
@@ -56,7 +56,7 @@ def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
 
 
 def draw_band(axes: Axes, curve: pd.DataFrame, style: MethodStyle, *, marked: bool = False) -> None:
-    """Draw the middle of a curve as a line, and its band where it has one; `marked` puts a marker on every point."""
+    """Draw the middle of a curve as a line, with its band if it has one; `marked` puts a marker on every point."""
     steps = curve.index.to_numpy()
     if curve["low"].notna().any():
         axes.fill_between(steps, curve["low"], curve["high"], color=style.color, alpha=0.15, linewidth=0)
@@ -95,7 +95,7 @@ def legend_below(
 ) -> None:
     """Draw a legend under the panels, outside the data.
 
-    A line has at most `columns` entries, and fewer where their labels are long; lines are filled evenly.
+    A line has at most `columns` entries, fewer if their labels are long; lines are filled evenly.
 
     labels: needed if a handle is a tuple of artists drawn over each other. note: a description of the curves, as a line
     of text above the entries.
@@ -137,7 +137,7 @@ def render_figure(figure: Figure, stem: Path) -> list[Path]:
     """Write `stem`.png (200 dpi) and `stem`.svg without a date, so equal figures are equal bytes; return both paths."""
     stem = Path(stem)
     stem.parent.mkdir(parents=True, exist_ok=True)
-    # not with_suffix: an id such as "tool_main.curves" has a dot of its own
+    # not with_suffix: an id such as "tool_main.curves" contains a dot
     png, svg = (stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg"))
     with matplotlib.rc_context(fname=STYLE):
         FigureCanvasAgg(figure).print_figure(png, dpi=200, metadata={"Software": None})

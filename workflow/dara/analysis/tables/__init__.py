@@ -22,7 +22,7 @@ def build_table(entry: str | ScoreTable, *views: View, **settings: Any) -> Table
 
 
 def describe(entry: str | ScoreTable) -> str:
-    """Return a table's caption."""
+    """Return what a table shows, in a sentence."""
     if not isinstance(entry, str):
         return entry.note or entry.title.replace("{step}", "one step")
     documented = _function(entry, side_by_side=entry not in TABLES).__doc__ or ""

@@ -33,8 +33,8 @@ def build(view: View) -> Table:
     empty where a number is not estimable. A method that is compared with none has one row, with its own numbers.
 
     Raises:
-        ValueError: the experiment has no pair of methods to compare, no thresholds of its sparse reward, or no crossing
-            of it, or is not of own runs.
+        ValueError: the view is not of our runs, or the experiment has no pair of methods to compare, no thresholds of
+            its sparse reward, or no crossing at them.
     """
     name = view.experiment.experiment
     if not isinstance(view, RunsView):

@@ -34,9 +34,10 @@ RUNS_NOTE = (
 def build(view: View) -> Table:
     """Return one row a (setting, reward, threshold, method): crossings of each run, their medians, how many crossed.
 
-    Where a source has first crossings only, or stable ones only, the columns of the others are left out. A run that did
+    If a source has first crossings only, or stable ones only, the columns of the others are left out. A run that did
     not cross counts as later than every crossing in a median. Raw columns: RAW (a median beyond the budget is empty),
-    and `difference`, of the median crossing to GDPO's (stable where there are such). ValueError without any crossing.
+    and `difference`, of the median crossing to GDPO's (stable if there are such). Raise ValueError without any
+    crossing.
     """
     experiment = view.experiment
     levels = [(reward, threshold) for reward, found in experiment.thresholds.items() for threshold in found]
@@ -63,7 +64,7 @@ def build(view: View) -> Table:
 
 
 def _block(view: View, kinds: list[str], setting: Setting, reward: str, threshold: float) -> list[dict]:
-    """Return the rows of all methods at one threshold; none if the source has no crossing of it."""
+    """Return the rows of all methods at one threshold; none if the source has no crossing at it."""
     found = {
         method: {kind: view.marks(kind, reward, threshold, method, setting) for kind in kinds}
         for method in view.methods
@@ -73,9 +74,9 @@ def _block(view: View, kinds: list[str], setting: Setting, reward: str, threshol
     cells = {}
     for method, marks in found.items():
         if not isinstance(view, RunsView) and not any(marks.values()):
-            continue  # nobody planned it
+            continue  # not a planned method
         head = {"Setting": view.setting_label(setting), **_head(view, reward, threshold, method)}
-        # Where the seeds of the planned runs are not known, they are those that were published.
+        # If the seeds of the planned runs are unknown, use the published ones.
         every = view.planned(method, setting) or [mark.seed for mark in marks[kinds[-1]]]
         curve = curve_crossing(view, reward, threshold, method, setting)
         cells[method] = head | _cells(marks, every) | {"median_curve": curve, "Median curve": number(curve)}
@@ -218,7 +219,7 @@ def build_engines(view: View) -> Table:
     """Return one row a (setting, reward, threshold, method): of each engine the stable crossings and their median.
 
     Raw columns: `median_<engine>`, `reached_<engine>`, `planned_<engine>`, and `difference` of the medians, the second
-    engine's minus the first's. ValueError for a source without runs of two engines.
+    engine's minus the first's. Raise ValueError for a source without runs of two engines.
     """
     engines = _by_engine(view)
     if len(engines) < 2:

@@ -22,7 +22,8 @@ Settings = dict[tuple[str, str], tuple[str, str]]
 def build(view: View, preset: Preset | None = None) -> Table:
     """Return one row a setting of the view's experiment; raw columns: setting, value and whom it is for (as text).
 
-    `preset` has the settings of our runs; the published source needs none. ValueError where a source has no settings.
+    `preset` has the settings of our runs; the published source needs none. Raise ValueError if a source has no
+    settings.
     """
     rows = [
         {"Setting": _shown(name), "For": whom, "Value": value, "Remark": remark, "setting": name}
@@ -110,6 +111,7 @@ def _ours(view: View, preset: Preset) -> Settings:
     remarks = {"kl_reward_coefficient": "only GRPO feels it"} if task.kl.placement == "reward_grpo" else {}
     known = {name: value for name, value in flat.items() if value is not None}
     settings: Settings = {(name, ""): (_text(value), remarks.get(name, "")) for name, value in known.items()}
+    # Methods with the same value of a parameter share a row.
     params: dict[tuple[str, str], list[str]] = {}
     for entry in view.methods.values():
         for name, value in entry.params.items():

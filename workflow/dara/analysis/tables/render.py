@@ -66,7 +66,7 @@ def render_table(table: Table, stem: Path) -> list[Path]:
     }
     paths = []
     for suffix, text in contents.items():
-        # not with_suffix: an id such as "tool_main.scores" has a dot of its own
+        # not with_suffix: an id such as "tool_main.scores" contains a dot
         path = stem.with_name(stem.name + suffix)
         path.write_text(text, encoding="utf-8", newline="\n")
         paths.append(path)
@@ -133,6 +133,7 @@ def text_width(text: str) -> float:
 def _layout(table: Table) -> Layout:
     """Return the first layout in which the table fits."""
     widths = {column: _column_width(table, column) for column in table.display}
+    # Prefer the narrow environment and large type; then set long columns as paragraphs; then split the columns.
     for environment, width in (("table", COLUMN), ("table*", PAGE)):
         for size, scale in SIZES.items():
             if _fits(widths, table.display, width, scale):
@@ -229,7 +230,7 @@ def _tabular(table: Table, layout: Layout, columns: list[str], rows: range) -> l
         r"\toprule",
         *_headings(table, columns),
         r"\midrule",
-        # The line break before a row would read its first character as an argument where that is "[" or "*".
+        # LaTeX's line break would read a following "[" or "*" as its argument.
         *["{}" * row[0].startswith(("[", "*")) + " & ".join(row) + r" \tabularnewline" for row in body],
         r"\bottomrule",
         r"\end{tabular}",

@@ -159,7 +159,7 @@ def scale_of(view: View, column: ScoreColumn) -> tuple[float, int]:
     """Return the factor of a value in a cell, and its digits after the point."""
     if column.unit == "plain":
         return 1.0, 3 if column.decimals is None else column.decimals
-    usual = 2 if is_published(view) else 1  # as many as the authors print; one for some hundred questions
+    usual = 2 if is_published(view) else 1  # as in the paper; one digit for some hundred questions
     return 100.0, usual if column.decimals is None else column.decimals
 
 

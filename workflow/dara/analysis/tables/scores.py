@@ -249,6 +249,7 @@ def _beside(view: View, options: ScoreTable, steps: Steps) -> Table:
                 found |= {metric for metric, estimate in own.items() if estimate}
     if not rows:
         raise missing_data(view, f"score ({', '.join(options.metrics)})")
+    # A metric without any value is left out of the table, with its raw columns, and named in a note.
     columns, gone, absent = [], [], []
     for metric, column in options.metrics.items():
         titles = [f"{column.title} {end}" for end in (labels[1:] if column.alone else (*labels, "change"))]

@@ -142,7 +142,7 @@ def _row(pair: Pair) -> dict[str, object]:
 
 def _number(value: float, pair: Pair) -> str:
     if pair.digits is not None and math.isfinite(value):
-        value = round(pair.scale * value, pair.digits) + 0.0  # no negative zero
+        value = round(pair.scale * value, pair.digits) + 0.0  # avoids a negative zero
         return number(value, pair.digits)
     return number(pair.scale * value)
 
