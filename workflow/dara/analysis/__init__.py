@@ -1,4 +1,4 @@
-"""Analysis: from the files of runs to tidy frames, and the statistics that tables and figures use.
+"""Analysis: tidy frames from the files of runs, and the statistics of tables and figures.
 
 docs/statistics.md defines every number.
 """

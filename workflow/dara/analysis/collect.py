@@ -1,4 +1,4 @@
-"""From the files of runs to tidy frames: `collect` makes two of them, `analyse` the others."""
+"""Tidy frames from the files of runs: `collect` makes two of them, `analyse` the others."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _read_runs(run_dirs: Mapping[str, Path], experiments: Mapping[str, Sequence[
 def runs_frame(
     runs: Mapping[str, Run], experiments: Mapping[str, Sequence[str]], cached: Collection[str] = ()
 ) -> pd.DataFrame:
-    """Return the frame runs: one row an experiment and run, missing and diverged runs included."""
+    """Return the frame runs: one row an experiment and run, including missing and diverged runs."""
     rows = [
         {"experiment": experiment}
         | runs[name].identity
@@ -120,7 +120,7 @@ def training_curves_frame(runs: Collection[Run]) -> pd.DataFrame:
 def thresholds_of_runs(
     experiments: Mapping[str, Sequence[str]], thresholds: Mapping[str, Mapping[str, Sequence[float]]]
 ) -> dict[str, dict[str, list[float]]]:
-    """Return for each run and reward the sorted thresholds of all experiments that the run belongs to."""
+    """Return for each run and reward the sorted thresholds of all experiments that have the run."""
     levels: dict[str, dict[str, set[float]]] = {}
     for experiment, names in experiments.items():
         if experiment not in thresholds:
@@ -134,8 +134,8 @@ def thresholds_of_runs(
 def crossings_frame(runs: Collection[Run], levels: Mapping[str, Mapping[str, Sequence[float]]]) -> pd.DataFrame:
     """Return the frame crossings: one row a run, reward and threshold.
 
-    A diverged run is judged by the steps before its first value that is not finite. A missing run has no row here; the
-    frame runs has it.
+    A diverged run is judged by the steps before its first value that is not finite. A missing run has no row here; it
+    is in the frame runs.
     """
     rows = [row for run in runs if run.outcome for row in _crossing_rows(run, levels.get(run.run_id, {}))]
     return rows_to_frame(rows, "crossings")
@@ -172,10 +172,11 @@ def energies_frame(runs: Collection[Run]) -> pd.DataFrame:
 
 
 def _energy_columns(run: Run) -> dict[str, Any]:
-    """The columns of one run, step by step.
+    """Return the columns of one run, step by step.
 
-    Densities and energies of the z-scores come from the raw rewards and are checked against the log. What the method
-    made of them comes from the log: that is what the run used (a method may have a state, or its file have changed).
+    Densities and energies of the z-scores are computed from the raw rewards and checked against the log. Weights and
+    contributions come from the log, which has the values that the run used (a method may have a state, or its file may
+    have changed).
     """
     params, names = run.spec.method.params, run.spec.rewards
     z, metrics = group_z_scores(read_rewards(run), params.get("eps", EPS)), read_metrics(run)
@@ -200,7 +201,7 @@ def _energy_columns(run: Run) -> dict[str, Any]:
 
 
 def _logged(metrics: pd.DataFrame, part: str, rewards: Sequence[str], run: Run) -> np.ndarray:
-    """(steps, K) of a metric of each reward, as the trainer logged it."""
+    """Return a metric of each reward, (steps, K), as the trainer logged it."""
     names = [part.format(reward) for reward in rewards]
     if missing := [name for name in names if len(metrics) and name not in metrics]:
         raise RecordError(f"{run.directory / 'metrics.jsonl'}: the metric {missing[0]} is missing")

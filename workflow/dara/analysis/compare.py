@@ -1,7 +1,7 @@
 """Differences between two methods at one setting: the numbers behind tables of comparisons and the paper's claims.
 
-A pair is two runs of one setting with the same seed and repeat (`view_runs.RUN`). Everything here takes a view, so that
-a table, a figure and a verdict speak of the same runs.
+A pair is two runs of one setting with the same seed and repeat (`view_runs.RUN`). All functions take a view, so that a
+table, a figure and a verdict use the same runs.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from dara.analysis.view import Setting, View
 from dara.analysis.view_runs import RUN, RunsView
 
 PUBLISHED_STEPS = 100
-"""Steps of the authors' trainings for which they print scores."""
+"""Length, in steps, of the authors' trainings for which they print scores."""
 
 Level = tuple[str, float]
-"""A training reward and its threshold, or a held-out score and the level that it must fall to."""
+"""A training reward and its threshold, or a held-out score and its upper limit."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean difference method - baseline with its 95 % interval.
+    """Mean difference method - baseline with its 95 % interval.
 
-    value: NaN without a pair; low, high: NaN without an interval; pairs: the runs of each method behind it; over:
-    "seeds" (Student's t over pairs) or "questions" (bootstrap over the questions of one pair).
+    value: NaN without a pair; low, high: NaN without an interval; pairs: the number of pairs; over: "seeds" (Student's
+    t over pairs) or "questions" (bootstrap over the questions of one pair).
     """
 
     value: float
@@ -50,11 +50,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class Crossings:
-    """The crossings of a method and of a baseline, compared.
+    """Comparison of the crossings of a method and of a baseline.
 
     difference: of min(crossing, tau) over pairs, in steps; tau: the last step at which a crossing could be seen in all
-    runs; late: how many of the paired runs had not crossed by then; unseen: in how many pairs neither had, so that
-    their difference counts as 0 and is not known; speed_up: of the medians.
+    runs; late: the number of paired runs that had not crossed by then; unseen: the number of pairs of which neither run
+    had crossed, so that their difference counts as 0 and is unknown; speed_up: of the medians.
     """
 
     method: CrossingTimes
@@ -67,10 +67,10 @@ class Crossings:
 
 
 def compared_pairs(methods: Iterable[str]) -> list[tuple[str, str]]:
-    """Return the pairs (method, what it is compared with) of an experiment, in the order of its methods.
+    """Return the pairs (method, baseline) of an experiment, in the order of its methods.
 
-    Every method is compared with GDPO, DARA also with GRPO and with the same form with fixed weights, and a method that
-    is not in the paper's comparison (a user's own) also with both forms of DARA.
+    Every method is compared with GDPO, DARA also with GRPO and with its form with fixed weights, and a method that is
+    not in the paper's comparison (a user's own) also with both forms of DARA.
     """
     methods = list(methods)
     pairs = []
@@ -85,7 +85,7 @@ def compared_pairs(methods: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def wanted_step(at: int, budget: int) -> float:
-    """Return the authors' step `at` in a training of `budget` steps: of less than their 100, the same share of it.
+    """Return the authors' step `at` in a training of `budget` steps: the same share, if it has fewer than their 100.
 
     Step 60 of 100 is 48 of 80.
     """
@@ -93,9 +93,9 @@ def wanted_step(at: int, budget: int) -> float:
 
 
 def nearest_step(steps: Iterable[int], at: int, budget: int) -> int:
-    """Return the scored step to compare with the authors' step `at`; ValueError without a step.
+    """Return the scored step to compare with the authors' step `at`. Raise ValueError without a step.
 
-    It is the one nearest to `wanted_step`; of two that are equally near the earlier.
+    It is the step nearest to `wanted_step`; of two equally near steps, the earlier one.
     """
     wanted = wanted_step(at, budget)
     return min(steps, key=lambda step: (abs(step - wanted), step))
@@ -104,13 +104,13 @@ def nearest_step(steps: Iterable[int], at: int, budget: int) -> int:
 def compare_crossings(
     view: View, kind: Kind, level: Level, pair: tuple[str, str], setting: Setting
 ) -> Crossings | None:
-    """Compare when the runs of two methods cross a threshold of a training reward; None where one has no run."""
+    """Compare the steps at which the runs of two methods cross a reward's threshold; None if one has no run."""
     times = [times_of(view.marks(kind, *level, method, setting), kind) for method in pair]
     return compare_times(*times, _key(view, kind, level, pair, setting))
 
 
 def compare_checkpoints(view: RunsView, level: Level, pair: tuple[str, str], setting: Setting) -> Crossings | None:
-    """Compare the first checkpoints at which a held-out score is at most a level; None where one has no run."""
+    """Compare the first checkpoints at which a held-out score is at most a level; None if one has no run."""
     times = [first_checkpoints(view, level, method, setting) for method in pair]
     return compare_times(*times, _key(view, "checkpoint", level, pair, setting))
 
@@ -118,7 +118,7 @@ def compare_checkpoints(view: RunsView, level: Level, pair: tuple[str, str], set
 def first_checkpoints(view: RunsView, level: Level, method: str, setting: Setting) -> CrossingTimes | None:
     """Return the first scored checkpoint of each run whose score is at most a level; None without a scored run.
 
-    A run without one, and one that diverged before, is censored at the last checkpoint of all.
+    A run that has no such checkpoint, or diverged before, is censored at the last checkpoint of all.
     """
     metric, highest = level
     found: dict[Any, int | None] = {}
@@ -137,7 +137,7 @@ def first_checkpoints(view: RunsView, level: Level, method: str, setting: Settin
 def compare_times(
     method: CrossingTimes | None, baseline: CrossingTimes | None, key: tuple[str, ...]
 ) -> Crossings | None:
-    """Compare crossing times; `key` is what the resamples of the speed-up are keyed by. None where one is missing."""
+    """Compare crossing times; `key` is the key of the speed-up's resamples. Return None if one is missing."""
     if method is None or baseline is None:
         return None
     pairs, tau, late = paired_steps(method, baseline)
@@ -149,10 +149,10 @@ def compare_times(
 def score_difference(
     view: RunsView, metric: str, pair: tuple[str, str], setting: Setting, at: int
 ) -> tuple[int, Difference] | None:
-    """Return the difference of a held-out score at the authors' step `at` (`nearest_step`), and our step.
+    """Return the difference of a held-out score at the authors' step `at` (`nearest_step`), and the step in our runs.
 
-    It is that of the frame score_intervals: of one pair of runs with the interval over questions. None where the runs
-    of a method have no such score.
+    It is that of the frame score_intervals: for a single pair of runs with the interval over questions. None if the
+    runs of a method have no such score.
     """
     rows = _differences(view, metric, pair, setting)
     if rows.empty:
@@ -162,9 +162,9 @@ def score_difference(
 
 
 def difference_at(view: RunsView, metric: str, pair: tuple[str, str], setting: Setting, step: int) -> Difference:
-    """Return the difference of a held-out score at one of our steps.
+    """Return the difference of a held-out score at a step of our runs.
 
-    It is that of the frame score_intervals where it has it, else over the completed runs with the same seed.
+    It is that of the frame score_intervals if the frame has it, else over the completed runs with the same seed.
     """
     rows = _differences(view, metric, pair, setting)
     if step in rows.index:
@@ -198,7 +198,7 @@ def densities(view: RunsView, reward: str, steps: int, method: str, setting: Set
 
 
 def energy_shares(view: RunsView, reward: str, method: str, setting: Setting) -> dict[Any, float]:
-    """Return the share of a reward in the energy of what a method contributes, mean over the steps, by run."""
+    """Return the share of a reward in the energy of a method's contributions, mean over the steps, by run."""
     frame = view.frames["energies"]
     frame = frame[(frame["reward"] == reward) & frame["share_after"].notna()]
     runs = _runs(view, method, setting).merge(frame[["run_id", "share_after"]], on="run_id")
@@ -206,11 +206,11 @@ def energy_shares(view: RunsView, reward: str, method: str, setting: Setting) ->
 
 
 def _mean(values: pd.Series) -> float:
-    return math.fsum(values) / len(values)  # exact, so that the order of rows does not matter
+    return math.fsum(values) / len(values)  # exact, independent of the order of rows
 
 
 def paired(first: Mapping[Any, float], second: Mapping[Any, float]) -> Difference:
-    """Return the difference of values of runs, by run."""
+    """Return the paired difference of two sets of values by run."""
     return Difference.of(paired_scores(first, second))
 
 
@@ -228,6 +228,6 @@ def _runs(view: RunsView, method: str, setting: Setting) -> pd.DataFrame:
 
 
 def _key(view: View, kind: str, level: Level, pair: tuple[str, str], setting: Setting) -> tuple[str, ...]:
-    """Return what the resamples of a comparison are keyed by: the numbers are the same in every table."""
+    """Return the key of a comparison's resamples, which makes its numbers the same in every table."""
     place = (setting.model, str(setting.group_size))
     return ("crossings", view.source, *place, kind, level[0], f"{level[1]:g}", *pair)

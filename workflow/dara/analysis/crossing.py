@@ -1,4 +1,4 @@
-"""When a training curve reaches a threshold, and stays there."""
+"""Stable crossings: the step from which on a training curve holds a threshold."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ HOLD = 20
 """Steps that the trailing mean must stay at the threshold after the crossing."""
 
 TOLERANCE = 1e-9
-"""A value this little below a threshold counts as equal to it: the mean of .7 and .9 in floating point is not
-quite .8. Means of rewards differ by 1 / (responses in a window), at least 1e-6, so no decision hangs on it."""
+"""Distance below a threshold that counts as equal: the mean of .7 and .9 in floating point is not quite .8.
+
+Means of rewards differ by 1 / (responses in a window), at least 1e-6, so the tolerance changes no decision.
+"""
 
 
 @dataclass(frozen=True)
 class Crossing:
     """A stable crossing of a threshold.
 
-    `step` (1-based) is set iff `status` is "reached". "pending": the trailing mean is at the threshold at the end
-    of the series, without a break since `pending_step`, but not yet for the whole hold. "not_reached": neither.
+    `step` (1-based) is set iff `status` is "reached". "pending": the trailing mean is at the threshold at the end of
+    the series, without a break since `pending_step`, but not yet for the whole hold. "not_reached": all other series.
     """
 
     step: int | None
@@ -56,7 +58,7 @@ def stable_crossing(
         return Crossing(None, "not_reached", None)
     means = np.lib.stride_tricks.sliding_window_view(series, window).mean(axis=1)
     below = np.flatnonzero(means < threshold - TOLERANCE)
-    # Stretches of means at the threshold lie between two neighbours of this list of breaks.
+    # Stretches of means at or above the threshold lie between two neighbours of this list of breaks.
     breaks = np.concatenate(([-1], below, [len(means)]))
     long_enough = np.flatnonzero(np.diff(breaks) - 1 >= hold + 1)
     if len(long_enough):

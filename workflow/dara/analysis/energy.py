@@ -1,7 +1,7 @@
 """Densities and energies of rewards, from raw rewards.
 
-The trainer logs the same quantities for the batches it used. This is an independent computation in NumPy, which checks
-the log and needs no model library.
+The trainer logs the same quantities for its batches. This is an independent computation in NumPy, which checks the log
+and needs no model library.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ EPS = 1e-6
 """Added to a group's standard deviation."""
 
 TAU = 1e-8
-"""A group is active when its absolute z-scores add up to more than this."""
+"""A group is active if the sum of its absolute z-scores is above this."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Energies:
 
     @property
     def share(self) -> np.ndarray:
-        """Return each reward's part of the energy of all K rewards, (..., K); NaN where there is no energy at all."""
+        """Return each reward's share of the energy of all K rewards, (..., K); NaN if there is no energy at all."""
         return energy_share(self.total)
 
 
@@ -52,7 +52,7 @@ def group_z_scores(rewards: np.ndarray, eps: float = EPS) -> np.ndarray:
         where = tuple(int(index) for index in np.argwhere(~np.isfinite(values))[0])
         raise ValueError(f"rewards: the value at {where} is {values[where]}; every reward must be finite")
     mean, deviation = values.mean(axis=-2, keepdims=True), values.std(axis=-2, ddof=1, keepdims=True)
-    # Compared exactly: the floating-point deviation of equal values need not be 0.
+    # Values are compared exactly, since the computed deviation of equal values may differ from 0.
     constant = values.max(axis=-2, keepdims=True) == values.min(axis=-2, keepdims=True)
     return np.where(constant, 0.0, (values - mean) / (deviation + eps))
 

@@ -1,9 +1,9 @@
 """The tidy frames between analysis and drawing, each declared once as the pydantic model of its rows.
 
 A frame has one observation a row, is sorted by its key, and is written as CSV with numbers that read back exactly, so
-that two identical runs give identical bytes. Types, checks and the order of columns follow from the declaration, in
-both directions. Columns are checked as a whole, since a frame can have a million rows; only where something is wrong do
-the rows go through pydantic one by one, to name the row and the column.
+that two identical runs give identical bytes. Types, checks and the order of columns follow from the declaration, for
+reading and for writing. Columns are checked as a whole, since a frame can have a million rows; only if a check fails
+are the rows checked one by one with pydantic, to name the row and the column.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from dara.specs import Share
 
 MISSING = "missing"
-"""Outcome and origin of a run that an experiment plans and that has no results: it is in `runs` and nowhere else."""
+"""Outcome and origin of a planned run without results; such a run is in the frame `runs` only."""
 
 Text = Annotated[str, Field(min_length=1)]
 
@@ -34,8 +34,8 @@ class FrameError(ValueError):
 class Row(BaseModel):
     """A row of a frame: its fields are the columns in order.
 
-    key: the columns that are unique together, and that rows are sorted by; what: the frame in messages; remedy: what
-    to do about a number that is not finite.
+    key: the columns that are unique together, and by which rows are sorted; what: the frame's name in messages; remedy:
+    advice in the message on a number that is not finite.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -50,7 +50,7 @@ class Row(BaseModel):
 
 
 def _frame(name: str, key: str, columns: dict[str, Any]) -> type[Row]:
-    """The rows of a frame; a column whose type includes None may be empty, and rows may leave it out."""
+    """Return the model of a frame's rows; a column whose type includes None may be empty, and rows may omit it."""
     fields = {column: (kind, None if type(None) in get_args(kind) else ...) for column, kind in columns.items()}
     model = create_model(name, __base__=Row, **fields)
     model.key, model.what = tuple(key.split()), f"the frame {name}"
@@ -62,7 +62,7 @@ def _each(kind: Any, names: str) -> dict[str, Any]:
 
 
 _RUN = _each(Text, "run_id task model method") | _each(int, "group_size seed")
-# A base model (step 0 of checkpoint_scores) belongs to no group size and no seed.
+# A base model (step 0 of checkpoint_scores) has no group size and no seed.
 _RUN_OR_BASE = _RUN | _each(int | None, "group_size seed")
 _OUTCOMES = {"outcome": Literal["completed", "diverged", "missing"], "origin": Literal["trained", "cached", "missing"]}
 _STATUS = {"status": Literal["reached", "pending", "not_reached"]}
@@ -100,14 +100,17 @@ _DECLARED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }  # fmt: skip
 FRAMES = {name: _frame(name, key, columns) for name, (key, columns) in _DECLARED.items()}
-"""The rows of each frame. `runs.steps` are the steps a run has (0 where it is missing), `crossings.budget` the planned.
-An empty `training_curves.value` is a value that was not finite, in a run that diverged; an empty share is a step
-without any energy; a base model has no group size and no seed. A row of `score_intervals` with a `baseline` is the
-difference method - baseline."""
+"""The row model of each frame.
+
+`runs.steps` are the completed steps of a run (0 if it is missing), `crossings.budget` the planned ones. An empty
+`training_curves.value` is a value that was not finite, in a run that diverged; an empty share is a step without any
+energy; a base model has no group size and no seed. A row of `score_intervals` with a `baseline` is the difference
+method - baseline.
+"""
 
 
 class FrameFiles(Mapping[str, pd.DataFrame]):
-    """The frames in a directory by name, each read when it is first asked for: no table and no figure needs all."""
+    """The frames in a directory by name, each read at first use: no table and no figure needs all."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -126,7 +129,7 @@ class FrameFiles(Mapping[str, pd.DataFrame]):
 
 
 def write_frame(frame: pd.DataFrame, name: str, path: Path) -> None:
-    """Check a frame, sort it by its key and write it as `path` (its folder is made where it is missing).
+    """Check a frame, sort it by its key and write it as `path` (a missing directory is created).
 
     Raises:
         FrameError: the frame breaks the declaration of `name`.
@@ -187,7 +190,7 @@ def read_rows(content: bytes, row: type[Row], path: Path) -> pd.DataFrame:
     """Read a CSV file row by row; an empty cell is an empty value.
 
     Raises:
-        FrameError: not a CSV file of these columns, or a row that is not as declared.
+        FrameError: the file is not a CSV file of these columns, or a row breaks the declaration.
     """
     try:
         header, *lines = list(csv.reader(io.StringIO(content.decode("utf-8"), newline=""))) or [[]]
@@ -204,7 +207,7 @@ def validated(records: Iterable[Mapping[str, Any]], row: type[Row], where: str) 
     """Return records (None and "" are empty) as a frame of the declared types.
 
     Raises:
-        FrameError: a record that is not as declared.
+        FrameError: a record breaks the declaration.
     """
     found = []
     for number, record in enumerate(records, start=2):
@@ -222,13 +225,13 @@ def validated(records: Iterable[Mapping[str, Any]], row: type[Row], where: str) 
 
 
 def sorted_frame(frame: pd.DataFrame, row: type[Row], where: str) -> pd.DataFrame:
-    """Return the rows in the order of their key. FrameError where it is repeated."""
+    """Return the rows in the order of their key. Raise FrameError if a key is repeated."""
     check_unique(frame, row, where)
     return frame.sort_values(list(row.key), kind="stable", ignore_index=True)
 
 
 def check_unique(frame: pd.DataFrame, row: type[Row], where: str) -> None:
-    """Raise FrameError where the key of a row is repeated."""
+    """Raise FrameError if the key of a row is repeated."""
     keys = row.keys_of(frame)
     repeated = np.flatnonzero(keys.duplicated())
     if len(repeated):
@@ -241,7 +244,7 @@ def check_unique(frame: pd.DataFrame, row: type[Row], where: str) -> None:
 
 
 class _Column(NamedTuple):
-    """What can be checked of a column as a whole."""
+    """Checks of a whole column."""
 
     kind: str  # of JSON: string, integer, number
     nullable: bool
@@ -266,7 +269,7 @@ def _columns(row: type[Row]) -> dict[str, _Column]:
 
 
 def _typed(frame: pd.DataFrame, row: type[Row]) -> pd.DataFrame | None:
-    """The frame with the declared types; None where something is not as declared."""
+    """Return the frame with the declared types; None if a value breaks the declaration."""
     typed = {}
     for name, column in _columns(row).items():
         series = _converted(frame[name], column)
@@ -277,7 +280,7 @@ def _typed(frame: pd.DataFrame, row: type[Row]) -> pd.DataFrame | None:
 
 
 def _converted(series: pd.Series, column: _Column) -> pd.Series | None:
-    """A series as the column's type; None where that needs a closer look at its values."""
+    """Return a series as the column's type; None if its values must be checked one by one."""
     found = pd.api.types.infer_dtype(series, skipna=True)
     known = {
         "string": ("string", "empty"),
@@ -307,9 +310,9 @@ def _any_wrong(series: pd.Series, column: _Column) -> bool:
 
 
 def _read_at_once(content: bytes, row: type[Row]) -> pd.DataFrame | None:
-    """The frame, read column by column (a hundred thousand rows take a second one by one).
+    """Return the frame, read column by column (reading a hundred thousand rows one by one takes a second).
 
-    None where anything is not as `write_frame` leaves it; reading by row then says what and where.
+    None if anything differs from the format of `write_frame`; reading by row then names the place.
     """
     columns = _columns(row)
     header, _, rows = content.partition(b"\n")
@@ -339,9 +342,9 @@ def _check_columns(given: list[str], row: type[Row], where: str) -> None:
 
 
 def _problem(error: ValidationError, row: type[Row]) -> str:
-    """The first thing that is wrong with a row: its column, and what is the matter."""
+    """Return the first error of a row: its column, and the problem."""
     found = error.errors()[0]
-    if found["type"] == "value_error":  # of a validator: that of a whole row names the column itself
+    if found["type"] == "value_error":  # from a validator; that of a whole row names the column itself
         return ": ".join(map(str, (*found["loc"], found["ctx"]["error"])))
     name, value = str(found["loc"][0]), found["input"]
     column = _columns(row)[name]

@@ -1,4 +1,4 @@
-"""Hierarchical bootstrap of a score: seeds are drawn, then questions; so the interval is about both."""
+"""Hierarchical bootstrap of a score: seeds are drawn, then questions, so the interval covers both."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def hierarchical_interval(
     """Return the percentile bootstrap of the mean score over seeds: S seeds are drawn, then questions in each stratum.
 
     One draw of questions serves all seeds of a resample: a hard question is hard for every seed, and independent draws
-    would average that away. Of a single seed it is the bootstrap over questions, which says nothing about other seeds.
+    would average that away. For a single seed it is the bootstrap over questions, which says nothing about other seeds.
     Neither the order of the seeds nor the order of the questions (the same for all seeds) matters.
 
     Args:
-        metrics: for each seed (the keys must sort), values, strata and weights (Q,) of the questions, the same of all.
-        key: what the resamples are keyed by.
+        metrics: for each seed (the keys must sort), values, strata and weights (Q,) of the questions, the same for all.
+        key: the key of the resamples.
 
     Returns:
         An interval whose n is the number of seeds; [x, x] marked degenerate where all scores are equal and so are the
@@ -42,6 +42,7 @@ def hierarchical_interval(
     rng = keyed_generator(*((key,) if isinstance(key, str) else key))
     scores = [metric.score for metric in chosen]
     point = math.fsum(scores) / len(scores)
+    # Equal scores and constant strata give the same mean in every resample.
     if len(set(scores)) == 1 and all(_constant(metric) for metric in chosen):
         return Interval(point, point, len(chosen), "hierarchical bootstrap", True)
     drawn = rng.integers(len(chosen), size=(resamples, len(chosen)))
@@ -51,9 +52,9 @@ def hierarchical_interval(
 
 
 def metric_differences(first: Mapping[Any, Metric], second: Mapping[Any, Metric]) -> dict[Any, Metric]:
-    """Return for each seed of both the metric of the difference first - second, question by question.
+    """Return for each common seed the metric of the difference first - second, question by question.
 
-    A hierarchical bootstrap of it is paired in seeds and in questions. Its values lie in [-1, 1].
+    Its hierarchical bootstrap is paired in seeds and in questions. Its values lie in [-1, 1].
 
     Raises:
         ValueError: the two were not scored on the same questions with the same weights.

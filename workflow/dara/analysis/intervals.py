@@ -1,6 +1,6 @@
 """Intervals (percentile bootstrap, Student's t, Wilson), and medians, quartiles and means over runs.
 
-docs/statistics.md says which one is used where, and why.
+docs/statistics.md gives the use of each, and the reasons.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEVEL = 0.95
 class Interval:
     """A confidence interval.
 
-    `n`: values it rests on. `degenerate`: the values are all equal, so `low` = `high` says nothing about the spread.
+    `n`: number of values. `degenerate`: the values are all equal, so `low` = `high` says nothing about the spread.
     """
 
     low: float
@@ -58,7 +58,7 @@ def bootstrap_interval(
 
     Args:
         values: (n,) one value a question or a seed.
-        key: what the resamples are keyed by, such as ("scores", "accuracy", "gdpo").
+        key: the key of the resamples, such as ("scores", "accuracy", "gdpo").
         resamples: number of resamples.
         level: confidence level.
 
@@ -70,7 +70,7 @@ def bootstrap_interval(
     totals = bootstrap_intervals(sample[:, None], one, groups, key=key, resamples=resamples, level=level)[0]
     if totals is None:
         return None
-    if totals.degenerate:  # then the mean is that value, which dividing a sum may miss by a digit
+    if totals.degenerate:  # the mean is that value, which sum / n may miss in the last digit
         return replace(totals, low=float(sample[0]), high=float(sample[0]))
     return replace(totals, low=totals.low / len(sample), high=totals.high / len(sample))
 
@@ -93,9 +93,9 @@ def bootstrap_intervals(
 
     Args:
         values: (n, M).
-        weights: (n, M), constant within a group; 0 where a question does not belong to a statistic.
-        groups: (n,) integers; equal numbers are resampled together and keep their count.
-        key: what the resamples are keyed by.
+        weights: (n, M), constant within a group; 0 if a question does not belong to a statistic.
+        groups: (n,) integers; questions with equal numbers are resampled together and keep their count.
+        key: the key of the resamples.
 
     Returns:
         M intervals, each as in `bootstrap_interval`, with n the number of questions of a weight above 0.
@@ -109,6 +109,7 @@ def bootstrap_intervals(
     for group in np.unique(groups):
         rows = terms[groups == group]
         constant &= (rows == rows[0]).all(axis=0)
+        # Each group is resampled on its own, so every resample has the same number of questions of each category.
         sums += resampled_sums(rows, resamples, rng)
     sums.sort(axis=0)
     low, high = sums[percentile_rank((1 - level) / 2, resamples)], sums[percentile_rank((1 + level) / 2, resamples)]
@@ -172,16 +173,16 @@ def wilson_interval(k: int, n: int, level: float = LEVEL) -> Interval:
     share, correction = k / n, z * z / n
     centre = (share + correction / 2) / (1 + correction)
     half = z * math.sqrt(share * (1 - share) / n + correction / (4 * n)) / (1 + correction)
-    # At the ends the formula gives 0 and 1 exactly; rounding must not move it outside.
+    # At k = 0 and k = n the exact ends are 0 and 1; rounding must not move them outside.
     low = 0.0 if k == 0 else centre - half
     high = 1.0 if k == n else centre + half
     return Interval(low, high, n, "wilson")
 
 
 def median(values: Sequence[float] | np.ndarray) -> float:
-    """Return the median of runs; infinity is a run that did not cross, which is later than every crossing.
+    """Return the median over runs; infinity is a run that did not cross, which is later than every crossing.
 
-    Infinite where the middle run did not cross (or one of the two middle ones).
+    Infinite if the middle run did not cross (or one of the two middle ones).
 
     Raises:
         ValueError: no values, or NaN among them.
@@ -230,7 +231,7 @@ def summarise_seeds(frame: pd.DataFrame, name: str, by: Sequence[str]) -> pd.Dat
 
 
 def _seed_row(values: np.ndarray, key: tuple[str, ...]) -> dict[str, float]:
-    values = np.sort(values)  # so that sums, too, do not depend on the order of rows
+    values = np.sort(values)  # so that sums do not depend on the order of rows either
     student, resampled = t_interval(values), bootstrap_interval(values, key=key)
     return {
         "n": len(values),

@@ -15,8 +15,8 @@ from dara.analysis.survival import CrossingTimes
 class PairedDifference:
     """Differences first - second, one a pair.
 
-    keys: the pairs, sorted; what only one of the two has is left out. mean: NaN without a pair. interval: Student's t
-    of that mean; None with fewer than two pairs.
+    keys: the common pairs, sorted. mean: NaN without a pair. interval: Student's t of that mean; None with fewer than
+    two pairs.
     """
 
     keys: tuple[Any, ...]
@@ -26,9 +26,9 @@ class PairedDifference:
 
 
 def paired_scores(first: Mapping[Any, float], second: Mapping[Any, float]) -> PairedDifference:
-    """Return the paired differences of finite values by key (such as the seed), one a key that both have.
+    """Return the paired differences of finite values by key (such as the seed), for each common key.
 
-    ValueError for a value that is not finite.
+    Raise ValueError for a value that is not finite.
     """
     for name, values in (("first", first), ("second", second)):
         for key, value in values.items():
@@ -41,13 +41,13 @@ def paired_scores(first: Mapping[Any, float], second: Mapping[Any, float]) -> Pa
 
 
 def paired_steps(first: CrossingTimes, second: CrossingTimes) -> tuple[PairedDifference, float, list[int]]:
-    """Return the paired differences of min(crossing, tau), so that a run which does not cross is not left out.
+    """Return the paired differences of min(crossing, tau), which keeps runs that do not cross.
 
     Their mean is the difference of the restricted means of the paired runs.
 
     Returns:
-        The differences; tau, the last step at which a crossing could be seen in all runs; and of each pair, how many of
-        its two runs did not cross by then.
+        The differences; tau, the last step at which a crossing could be seen in all runs; and for each pair, the
+        number of its runs that did not cross by then.
     """
     tau = min(first.horizon, second.horizon)
     found = []

@@ -1,7 +1,7 @@
 """The numbers that the authors of the paper published: their declaration, reading them with every check, and notes.
 
-They are tidy CSV files in `results/published/data/`, one subject a file, one number a row. docs/published.md says what
-each file holds, how metrics are named, and where the authors' sources disagree with each other.
+They are tidy CSV files in `results/published/data/`, one subject a file, one number a row. docs/published.md describes
+the content of each file, the names of metrics, and contradictions of the authors' sources.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ FILES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("group_size_densities", "energy_ratios"), ("curves",)),
     **dict.fromkeys(("first_steps", "group_size_crossings", "thresholds"), ("crossings",)),
 }
-"""What tables and figures take from a file: `scores`, `curves` over steps, `crossings`. Where two files have a score,
-the first one counts (those with standard deviations come first). Other files are read and checked too: settings, and
-other selections of the same runs (`tool_step100_all_seeds`, `tool_step100_page`), which serve to compare sources."""
+"""Use of each file in tables and figures: `scores`, `curves` over steps, `crossings`.
+
+If two files have a score, the first one counts (files with standard deviations come first). Other files are read and
+checked too: settings, and other selections of the same runs (`tool_step100_all_seeds`, `tool_step100_page`), which
+serve to compare sources.
+"""
 
 SETTING = "setting"
-"""The unit of a hyperparameter. It belongs to no step, and one that is no number is in the note."""
+"""The unit of a hyperparameter. It has no step, and a value that is not a number is in the note."""
 
 UNITS = {
     "fraction": "a share in [0, 1]; what was printed in percent is divided by 100",
@@ -73,7 +76,7 @@ class PublishedError(FrameError):
 class PublishedRow(Row):
     """A published number; `sd` is the sample standard deviation over seeds, in the unit of the value.
 
-    The key is unique within a file. Two files may hold one quantity, where the authors published it at two places.
+    The key is unique within a file. Two files may have the same quantity, if the authors published it in two places.
     """
 
     what = "a file of published numbers"
@@ -102,7 +105,7 @@ class PublishedRow(Row):
 
     @model_validator(mode="after")
     def _check_empty(self) -> PublishedRow:
-        # A setting has no step and no seeds, and nothing to explain about that.
+        # A setting has no step and no seeds, so their absence needs no note.
         explained = ("value",) if self.unit == SETTING else ("step", "value", "n_seeds")
         empty = [name for name in explained if getattr(self, name) is None]
         if empty and self.note is None:
@@ -127,7 +130,7 @@ class PublishedRow(Row):
 
     @model_validator(mode="after")
     def _check_seeds(self) -> PublishedRow:
-        """`seeds` lists distinct seeds, n_seeds of them; a row of one seed lists that one."""
+        """Check that `seeds` lists n_seeds distinct seeds, and that a row of one seed lists that one."""
         seeds, seed, count = self.seeds, self.seed, self.n_seeds
         if seed is not None and (seeds != str(seed) or count != 1):
             raise ValueError(
@@ -182,14 +185,14 @@ def read_published_file(path: Path) -> pd.DataFrame:
 
 
 Who = tuple[str, str, int | None]
-"""What a number is about: the model or group size (where there are several), the method, the seed."""
+"""Subject of a number: the model or group size (if there are several), the method, the seed."""
 
 
 def published_notes(rows: pd.DataFrame, labels: Mapping[str, str]) -> list[str]:
     """Return sources, seeds and remarks of rows of `read_published`; `labels` are the names of their methods.
 
-    A remark appears once, with the methods and seeds that it is about unless it is about all. Those that name a
-    contradiction of docs/published.md are first: they change how a number is read.
+    A remark appears once, with its methods and seeds unless it applies to all. Contradictions of docs/published.md come
+    first: they change the reading of a number.
     """
     if rows.empty:
         return []
@@ -208,7 +211,7 @@ def published_notes(rows: pd.DataFrame, labels: Mapping[str, str]) -> list[str]:
 
 
 def seeds_of(rows: pd.DataFrame) -> list[int]:
-    """Return all seeds behind the rows, as far as they were published."""
+    """Return all seeds of the rows, if they were published."""
     return sorted({int(seed) for text in rows["seeds"] for seed in text.split()})
 
 
@@ -224,7 +227,7 @@ def _who(rows: pd.DataFrame) -> list[Who]:
 
 
 def _seeds_note(rows: pd.DataFrame, who: Sequence[Who], labels: Mapping[str, str]) -> list[str]:
-    """`Seeds: 0, 2, 5 (GRPO); 0, 1 (GDPO).` of the rows that say so."""
+    """Return `Seeds: 0, 2, 5 (GRPO); 0, 1 (GDPO).` for the rows with known seeds."""
     everyone = [(place, method, None) for place, method, _ in who]
     by_run: dict[Who, list[int]] = {}
     for one, index in zip(everyone, range(len(rows)), strict=True):
@@ -239,7 +242,7 @@ def _seeds_note(rows: pd.DataFrame, who: Sequence[Who], labels: Mapping[str, str
 
 
 def _merged(about: Mapping[str, list[Who]]) -> dict[str, list[Who]]:
-    """Remarks on exactly the same numbers, one after the other, as one; a contradiction starts its own."""
+    """Merge consecutive remarks on exactly the same numbers; a contradiction starts a new remark."""
     merged: dict[str, list[Who]] = {}
     for remark, them in about.items():
         last = next(reversed(merged), None)
@@ -251,12 +254,12 @@ def _merged(about: Mapping[str, list[Who]]) -> dict[str, list[Who]]:
 
 
 def _named(them: Iterable[Who], everyone: Sequence[Who], labels: Mapping[str, str]) -> str:
-    """` (GRPO, GDPO seed 2; DVAO of G=8)`: who is meant; empty where it is all, the base models aside."""
+    """Return ` (GRPO, GDPO seed 2; DVAO of G=8)` for the given numbers; empty if only base models are not given."""
     meant = set(them)
     if {one for one in everyone if one[1] != BASE} <= meant:
         return ""
     order = list(dict.fromkeys(everyone))
-    names = {}  # (place, method) -> its name, with seeds unless all are meant
+    names = {}  # (place, method) -> its name, with seeds unless all are given
     for place, method in dict.fromkeys((place, method) for place, method, _ in order):
         own = [one for one in order if one[:2] == (place, method)]
         seeds = [str(one[2]) for one in own if one in meant]
@@ -264,6 +267,7 @@ def _named(them: Iterable[Who], everyone: Sequence[Who], labels: Mapping[str, st
         if seeds:
             some = f" seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}"
             names[place, method] = label if len(seeds) == len(own) else label + some
+    # A name that is the same in all places of its method appears once, the others with their places.
     everywhere, by_place = [], {}
     for (place, method), name in names.items():
         places = [place for place, other in dict.fromkeys((one[0], one[1]) for one in order) if other == method]

@@ -1,4 +1,4 @@
-"""What a run left behind: reading and checking spec.json, manifest.json, metrics.jsonl and rewards.npz."""
+"""Files of a run: reading and checking spec.json, manifest.json, metrics.jsonl and rewards.npz."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dara.runs import run_id
 from dara.store import spec_sha256
 
 SCHEMA = 1
-"""Version of the metrics that this analysis reads."""
+"""Version of the metrics that this analysis supports."""
 
 _Step = TypeAdapter(dict[str, StrictFloat])
 """A line of metrics.jsonl; every value is a number."""
@@ -29,13 +29,13 @@ class RecordError(ValueError):
 
 
 class Checkpoint(BaseModel):
-    """What a manifest says of a checkpoint: the checksum of each of its files."""
+    """A manifest's entry for a checkpoint: the checksum of each of its files."""
 
     sha256: dict[str, str]
 
 
 class Manifest(BaseModel):
-    """The manifest of a finished run, as far as the analysis needs it."""
+    """The fields of a finished run's manifest that the analysis needs."""
 
     run_id: str
     spec_sha256: str
@@ -46,9 +46,9 @@ class Manifest(BaseModel):
 
 @dataclass(frozen=True)
 class Run:
-    """A planned run: its identity, its directory, and how it ended (None: it has not, the run is missing).
+    """A planned run: its identity, its directory, and its outcome (None: the run is missing).
 
-    sums: of each checkpoint, file -> sha256.
+    sums: for each checkpoint, file -> sha256.
     """
 
     run_id: str
@@ -74,10 +74,10 @@ class Run:
 
 
 def read_run(name: str, directory: Path) -> Run:
-    """Read the run in a directory. Without a manifest.json, which is written last, it is a missing run.
+    """Read the run in a directory. Without a manifest.json, which is written last, the run is missing.
 
     Raises:
-        RecordError: no specification, or one that has another id; a manifest that belongs to another specification.
+        RecordError: there is no specification, or it has another id; a manifest belongs to another specification.
     """
     path = directory / "spec.json"
     try:
@@ -116,14 +116,14 @@ def _read_manifest(path: Path) -> Manifest:
 
 
 def read_metrics(run: Run) -> pd.DataFrame:
-    """Read the steps of a finished run: a float64 column a metric, indexed by step from 1 on.
+    """Read the steps of a finished run: one float64 column per metric, indexed by step from 1.
 
     Raises:
-        RecordError: not schema 1, a step with a gap or a repeat, another number of steps than the manifest says, a
-            value that is no number, a metric that some steps lack, or (unless the run diverged) a value that is not
+        RecordError: not schema 1, a step with a gap or a repeat, a number of steps other than the manifest's, a value
+            that is not a number, a metric that some steps lack, or (unless the run diverged) a value that is not
             finite.
     """
-    if run.steps == 0:  # it diverged before it finished a step
+    if run.steps == 0:  # the run diverged before it finished a step
         return pd.DataFrame(index=pd.RangeIndex(1, 1))
     path = run.directory / "metrics.jsonl"
     lines = _text(path).splitlines()
@@ -165,7 +165,7 @@ def read_rewards(run: Run) -> np.ndarray:
     """Read the raw rewards (steps, B, G, K) of a finished run, K in the order of the specification.
 
     Raises:
-        RecordError: other names, another number of steps, or another shape than the specification says.
+        RecordError: the file or an array is missing, or names, number of steps or shape are not those of the run.
     """
     path = run.directory / "rewards.npz"
     if not path.is_file():
@@ -184,7 +184,7 @@ def read_rewards(run: Run) -> np.ndarray:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file. RecordError where it is missing or damaged."""
+    """Read a JSON file. Raise RecordError if it is missing or damaged."""
     try:
         return json.loads(_text(path))
     except json.JSONDecodeError as error:

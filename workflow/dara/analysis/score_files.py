@@ -1,4 +1,4 @@
-"""The files of scores, and whether they are what they seem to be: made alike, and of these checkpoints."""
+"""Integrity checks of score files: equal settings, and matching checkpoint checksums."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dara.evaluation.records import SCORES
 Sums = Mapping[int, Mapping[str, str]]
 """Step -> file of its checkpoint -> sha256."""
 Evaluations = Mapping[str, Mapping[str, Sequence[int]]]
-"""Run id or base id -> benchmark -> the steps at which it was evaluated (a diverged run may lack some of them)."""
+"""Run id or base id -> benchmark -> its evaluated steps (a diverged run may lack some of them)."""
 ScoreDirectories = Mapping[str, Mapping[str, Path]]
 """Run id or base id -> benchmark -> the directory of the evaluation."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """What has scores of a benchmark: a run or a base model.
+    """A run or a base model with scores of a benchmark.
 
-    columns: what names it in a frame; directory: of the evaluation; steps: those whose scores are read; sums: of its
-    checkpoints, as its manifest has them (None: a base model's manifest is not among the results that are kept).
+    columns: its identity columns in a frame; directory: of the evaluation; steps: those whose scores are read; sums: of
+    its checkpoints, as in its manifest (None: a base model's manifest is not among the results that are kept).
     """
 
     name: str
@@ -34,10 +34,10 @@ class Scored:
 
 
 def check_identities(scored: Collection[Scored]) -> None:
-    """Raise RecordError unless scores of a benchmark belong into one table.
+    """Raise RecordError unless the scores of a benchmark belong in one table.
 
-    Their responses must come from the same cases, sampler, versions, decoding and seed, and each from the checkpoints
-    that it is said to be of.
+    Their responses must come from the same cases, sampler, versions, decoding and seed, and from the checkpoints of the
+    run or base model.
     """
     first: tuple[str, dict[str, Any]] | None = None
     for one in sorted(scored, key=lambda one: one.name):
@@ -54,9 +54,9 @@ def check_identities(scored: Collection[Scored]) -> None:
 
 
 def _check_checkpoints(evaluated: Mapping[str, Mapping[str, str]], one: Scored, path: Path) -> None:
-    """Raise RecordError unless the responses are of the run's checkpoints.
+    """Raise RecordError unless the responses come from the run's checkpoints.
 
-    A file that only one of the two sides lists is not compared, but the weights must be among those that are.
+    A file that only one of the two records lists is not compared, but the weights must be in both.
     """
     there = sorted(map(int, evaluated))
     if not {*one.steps} <= {*there}:

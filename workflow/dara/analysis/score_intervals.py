@@ -45,12 +45,13 @@ def score_intervals_frame(
     evaluations: Evaluations,
     score_steps: Mapping[str, Sequence[int]],
 ) -> pd.DataFrame:
-    """The frame score_intervals: a row an experiment, setting, step, metric and method, or difference of two methods.
+    """Return the frame score_intervals: one row per score of a method, or per difference of two methods.
 
-    The steps are those of `score_steps` (`nearest_step`) and the last one at which all completed runs of a setting were
-    evaluated. A setting is a model, group size and engine: runs of two engines are never pooled. Resamples are keyed by
-    what they are of, not by the experiment, so that two experiments that share runs show the same interval of them; the
-    engine is no part of that key, so two engines have the same draws of seeds and questions.
+    A row belongs to an experiment, setting, step and metric. The steps are those of `score_steps` (`nearest_step`) and
+    the last one at which all completed runs of a setting were evaluated. A setting is a model, group size and engine:
+    runs of two engines are never pooled. The key of the resamples names the quantity, not the experiment, so that two
+    experiments that share runs show the same interval; the key does not include the engine, so two engines have the
+    same draws of seeds and questions.
 
     Args:
         runs: every planned run; missing and diverged ones are in no row.
@@ -107,7 +108,7 @@ def _metrics(run: Run, score_dirs: ScoreDirectories, step: int, benchmark: str) 
 
 
 def _by_method(experiment: str, runs: Iterable[Run]) -> dict[str, dict[tuple[int, int], Run]]:
-    """The runs of one setting by method, and by (seed, repeat)."""
+    """Return the runs of one setting by method, and by (seed, repeat)."""
     found: dict[str, dict[tuple[int, int], Run]] = {}
     for run in runs:
         seeds, key = found.setdefault(run.spec.method.name, {}), (run.spec.seed, run.spec.repeat)

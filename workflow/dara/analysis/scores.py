@@ -19,14 +19,16 @@ from dara.evaluation.records import Metric
 from dara.runs import base_id
 
 DECIMALS = 12
-"""Scores are rounded to this: sums of weights give 1.0000000000000002, and an interval that misses its own value by
-as much breaks an error bar."""
+"""Digits to which scores are rounded: sums of weights give 1.0000000000000002.
+
+An interval that misses its own value by as much breaks an error bar.
+"""
 
 
 def checkpoint_scores_frame(
     runs: Collection[Run], score_dirs: ScoreDirectories, evaluations: Evaluations
 ) -> pd.DataFrame:
-    """The frame checkpoint_scores: one row an evaluated checkpoint, benchmark and metric, also of base models (step 0).
+    """Return the frame checkpoint_scores: a row an evaluated checkpoint (base model: step 0), benchmark and metric.
 
     Args:
         runs: the planned runs; a missing one has no rows.
@@ -61,7 +63,7 @@ def checkpoint_scores_frame(
 
 
 def _scored(runs: Collection[Run], score_dirs: Mapping[str, Path], asked: Mapping[str, Sequence[int]]) -> list[Scored]:
-    """Everything that has scores of a benchmark, each once; asked: for each run id and base id, at which steps."""
+    """Return every run and base model with scores of a benchmark; `asked`: its steps, by run id and base id."""
     scored = {}
     for run in runs:
         base = base_id(run.spec.model)
@@ -80,10 +82,10 @@ def _scored(runs: Collection[Run], score_dirs: Mapping[str, Path], asked: Mappin
 
 
 def score_rows(metrics: Mapping[str, Metric], key: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Metric, value, low, high and n_questions of each metric of a checkpoint.
+    """Return metric, value, low, high and n_questions of each metric of a checkpoint.
 
-    Metrics over the same questions share their resamples, which `key` and the categories decide: so no metric's
-    interval depends on which others are computed.
+    Metrics over the same questions share their resamples, which depend on `key` and the categories only, so a metric's
+    interval does not depend on which others are computed.
     """
     alike: dict[tuple[str, ...], list[str]] = {}
     for name, metric in metrics.items():

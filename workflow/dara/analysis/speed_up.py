@@ -11,7 +11,7 @@ from dara.analysis.intervals import LEVEL, RESAMPLES, keyed_generator, percentil
 from dara.analysis.survival import CrossingTimes, median_step, median_text
 
 Bounds = tuple[np.ndarray, np.ndarray]
-"""Lower and upper bounds (R,) of a median, of each resample."""
+"""Lower and upper bounds (R,) of a median, for each resample."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class SpeedUp:
     Attributes:
         saved: share of the baseline's steps that the method saves, 1 - method / baseline: the paper's speed-up. NaN:
             not estimable.
-        saved_interval: its ends over seeds, at most 1; None with a single run of either, or where it is not estimable.
-        runs, baseline_runs: how many runs are behind it.
+        saved_interval: its ends over seeds, at most 1; None with a single run of either, or if it is not estimable.
+        runs, baseline_runs: number of runs.
         reason: why it is not estimable; empty otherwise.
     """
 
@@ -34,9 +34,9 @@ class SpeedUp:
 
     @property
     def saved_ends(self) -> tuple[float, float] | None:
-        """`saved_interval` as it is printed: infinite ends are those that the budget leaves open.
+        """Return `saved_interval` in its printed form: infinite ends are those that the budget leaves open.
 
-        The upper end is 1 where the baseline's is open, and only there: no method crosses in 0 steps.
+        The upper end is 1 only if the baseline's is open: no method crosses in 0 steps.
         """
         if self.saved_interval is None:
             return None
@@ -53,11 +53,11 @@ def speed_up(
 ) -> SpeedUp:
     """Return the steps saved by the median run, with a percentile bootstrap over seeds.
 
-    Seeds that both methods have are drawn together; what only one has is drawn on its own, so each resample keeps the
+    Common seeds of both methods are drawn together; the other seeds are drawn separately, so each resample keeps the
     numbers of runs. The median of a resample may be beyond the budget: then its ratio is only known to lie in a range,
     and the lower end of the interval is taken from the lower ends of these ranges, the upper one from the upper ends.
-    The interval is thus at least as wide as the one without censoring.
-    The keys of the crossing times pair the runs; `key` is what the resamples are keyed by.
+    The interval is thus at least as wide as the one without censoring. The keys of the crossing times pair the runs;
+    `key` is the key of the resamples.
     """
     if resamples < 1:
         raise ValueError(f"resamples must be at least 1 (given: {resamples})")
@@ -68,6 +68,7 @@ def speed_up(
     if min(counts) > 1:
         rng = keyed_generator(*((key,) if isinstance(key, str) else key))
         (low, high), (low_base, high_base) = (_medians(*drawn) for drawn in _draw(method, baseline, resamples, rng))
+        # The ratio is lowest with the method's lower bound over the baseline's upper bound, and the reverse.
         lowest, highest = np.sort(low / high_base), np.sort(high / low_base)
         least = float(lowest[percentile_rank((1 - LEVEL) / 2, resamples)])
         most = float(highest[percentile_rank((1 + LEVEL) / 2, resamples)])
@@ -76,7 +77,7 @@ def speed_up(
 
 
 def _reason(method: CrossingTimes, baseline: CrossingTimes) -> str:
-    """Return why there is no estimate; empty where there is one."""
+    """Return why there is no estimate; empty if there is one."""
     if min(method.horizon, baseline.horizon) <= 0:
         return "the runs are too short for any crossing to be seen"
     late = {"method": method, "baseline": baseline}
@@ -87,7 +88,7 @@ def _reason(method: CrossingTimes, baseline: CrossingTimes) -> str:
 def _draw(
     method: CrossingTimes, baseline: CrossingTimes, resamples: int, rng: np.random.Generator
 ) -> list[tuple[CrossingTimes, np.ndarray]]:
-    """Return for each of the two itself and the positions (R, n) of the drawn runs.
+    """Return, for each of the two, the times and the positions (R, n) of the drawn runs.
 
     Common keys come first, in one draw.
     """
@@ -107,7 +108,7 @@ def _draw(
 def _medians(times: CrossingTimes, rows: np.ndarray) -> Bounds:
     """Return the lower and upper bounds (R,) of the medians of the runs at the positions `rows` (R, n).
 
-    They differ where the median is that of a run which did not cross: it is known to be later than its last step.
+    They differ if the median is that of a run which did not cross: it is known to be later than its last step.
     """
     seen = np.array(times.steps)
     low, high = (np.sort(values[rows], axis=1) for values in (seen, np.where(times.crossed, seen, np.inf)))

@@ -1,6 +1,6 @@
-"""Crossing times as right-censored data: a run without a crossing crosses later than it was watched, if ever.
+"""Crossing times as right-censored data: a run without a crossing may cross after its last step.
 
-docs/statistics.md says what is censored when, and why.
+docs/statistics.md defines the censoring, with reasons.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Kind = Literal["first", "stable"]
 
 @dataclass(frozen=True)
 class CrossingTimes:
-    """When the runs of one method cross, sorted by key.
+    """Crossing times of the runs of one method, sorted by key.
 
     Attributes:
         keys: names of the runs that pair them with those of another method, such as seeds.
@@ -39,12 +39,12 @@ class CrossingTimes:
 
     @property
     def reached(self) -> int:
-        """How many of the runs crossed."""
+        """Return the number of runs that crossed."""
         return sum(self.crossed)
 
 
 def times_of(marks: Sequence[Mark], kind: Kind) -> CrossingTimes | None:
-    """Return the marks as censored times, keyed by (seed, repeat); None without a mark.
+    """Return the crossings as censored times, keyed by (seed, repeat); None without a run.
 
     A run without a crossing (a pending one too) is censored at the last step at which one could have been seen: its
     budget, less the steps that a stable crossing must hold. A run that diverged before it crossed is censored there as
@@ -74,7 +74,7 @@ def times_of(marks: Sequence[Mark], kind: Kind) -> CrossingTimes | None:
 
 
 def median_step(times: CrossingTimes) -> float:
-    """Return the median crossing step; infinite where it is beyond the horizon.
+    """Return the median crossing step; infinite if it is beyond the horizon.
 
     A run that did not cross is later than every crossing.
     """
@@ -82,7 +82,7 @@ def median_step(times: CrossingTimes) -> float:
 
 
 def median_text(times: CrossingTimes) -> str:
-    """Return the median crossing step as text; `>60` where it is only known to be later than step 60.
+    """Return the median crossing step as text; `>60` if it is only known to be later than step 60.
 
     With an even number of runs of which one of the two middle ones crossed at 20 and the other not within 60, the
     median is only known to be later than 40.

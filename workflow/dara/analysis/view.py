@@ -1,6 +1,6 @@
-"""Common interface of the two sources of numbers that tables and figures show: our runs, and the paper's numbers.
+"""Common interface of the two sources of numbers for tables and figures: our runs, and the paper's numbers.
 
-Drawing code sees only a `View`, so both are drawn alike. `RunsView` (view_runs.py) computes from the tidy frames of a
+Drawing code uses only a `View`, so both are drawn alike. `RunsView` (view_runs.py) computes from the tidy frames of a
 preset, `PublishedView` (view_published.py) reads the files in results/published/data/.
 """
 
@@ -17,14 +17,14 @@ from dara.analysis.names import ENGINES
 from dara.config import Experiment, MethodEntry
 
 CURVE = ("low", "middle", "high", "n")
-"""Columns of a curve, indexed by step: the middle over runs, the ends of its band (NaN without one), runs behind it."""
+"""Columns of a curve, indexed by step: the middle over runs, the ends of its band (NaN without one), number of runs."""
 
 Kind = Literal["first", "stable"]
-"""Which crossing of a threshold: the first step at or above it, or the one that holds (analysis/crossing.py)."""
+"""Kind of crossing: the first step at or above a threshold, or the stable one (analysis/crossing.py)."""
 
 
 class Setting(NamedTuple):
-    """What runs of one method must share to be seeds of the same thing; None where a source does not say."""
+    """Common properties of the runs that are pooled as seeds of one method; None if a source does not state one."""
 
     model: str
     group_size: int | None
@@ -35,8 +35,8 @@ class Setting(NamedTuple):
 class Mark:
     """One run's crossing of a threshold.
 
-    step: where it crossed, None if it did not; budget: the steps that the run had; seed and repeat name the run (None:
-    the seed was not published).
+    step: the step of the crossing, None without one; budget: the steps of the run; seed and repeat identify the run
+    (None: the seed was not published).
     """
 
     seed: int | None
@@ -49,10 +49,11 @@ class Mark:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A score with what is known about its spread, in the unit of the metric (scores are fractions).
+    """A score with the known measures of its spread, in the unit of the metric (scores are fractions).
 
-    low, high: a 95 % interval over runs, None without one; sd: sample standard deviation over runs; n: runs; note: what
-    a reader must know, such as an exclusion; question_low, question_high: of a single run, the interval over questions.
+    low, high: a 95 % interval over runs, None without one; sd: sample standard deviation over runs; n: runs; note: a
+    remark for readers, such as an exclusion; question_low, question_high: for a single run, the interval over
+    questions.
     """
 
     value: float
@@ -66,21 +67,21 @@ class Estimate:
 
 
 class View(ABC):
-    """The numbers of one experiment from one source."""
+    """View of the numbers of one experiment from one source."""
 
     source: str  # name of a preset, or "published"
     experiment: Experiment
     methods: Mapping[str, MethodEntry]  # the rows to show, in their order; without "base"
-    entries: Mapping[str, MethodEntry]  # all rows of config/methods.yaml: a method's place there decides its style
+    entries: Mapping[str, MethodEntry]  # all rows of config/methods.yaml, whose order determines the methods' styles
     settings: tuple[Setting, ...]
     coverage: str = ""  # of own runs: how many of the planned ones are finished, for messages
 
     def setting_label(self, setting: Setting) -> str:
-        """Return `model, G=4`, and the engine where there are several; empty where there is one setting."""
+        """Return `model, G=4`, and the engine if there are several; empty for a single setting."""
         return name_of(setting, self.settings) if len(self.settings) > 1 else ""
 
     def method_label(self, method: str) -> str:
-        """Return the method's label, with the number of its runs where planned ones are missing."""
+        """Return the method's label, with the number of its runs if planned ones are missing."""
         return self.methods[method].label
 
     @abstractmethod
@@ -89,11 +90,11 @@ class View(ABC):
 
     @abstractmethod
     def planned(self, method: str, setting: Setting) -> list[int | None]:
-        """Return the seed of each planned run, in order (an event's seed is one of them); empty where it is unknown."""
+        """Return the seed of each planned run, in order (a crossing's seed is one of them); empty if it is unknown."""
 
     @abstractmethod
     def curve(self, metric: str, method: str, setting: Setting) -> pd.DataFrame:
-        """Return columns `CURVE` indexed by step; empty where the source has none.
+        """Return columns `CURVE` indexed by step; empty if the source has none.
 
         Args:
             metric: a training metric (reward/format/mean, density/format, ...), a score of the task's benchmark
@@ -104,17 +105,17 @@ class View(ABC):
 
     @abstractmethod
     def curve_note(self, metric: str) -> str:
-        """Say what middle and band of that metric's curves are: `median and quartiles over 5 runs`."""
+        """Return a description of middle and band of a metric's curves: `median and quartiles over 5 runs`."""
 
     @abstractmethod
     def marks(self, kind: Kind, reward: str, threshold: float, method: str, setting: Setting) -> list[Mark]:
-        """Return one event a run, in the order of seeds; empty where the source has none."""
+        """Return one crossing for each run, in the order of seeds; empty if the source has none."""
 
     @abstractmethod
     def score(self, metric: str, method: str, setting: Setting, step: int | None) -> Estimate | None:
-        """Return a score at a step (`base` at step 0), None where the source has none.
+        """Return a score at a step (`base` at step 0), None if the source has none.
 
-        A step of None asks for what was published without its step.
+        Step None means a number that was published without its step.
         """
 
     @abstractmethod
@@ -125,12 +126,12 @@ class View(ABC):
     def notes(self, metrics: Sequence[str] | None = None, steps: Sequence[int | None] | None = None) -> list[str]:
         """Return the lines under every table: the seeds, and what is missing, diverged, or left out.
 
-        metrics, steps: what the table shows, so that notes of single published numbers are only of those; None is all.
+        metrics, steps: those in the table, so that notes on single published numbers are limited to these; None is all.
         """
 
 
 def name_of(setting: Setting, among: Iterable[Setting]) -> str:
-    """Return `model, G=4`, and the engine where `among` has several."""
+    """Return `model, G=4`, and the engine if `among` has several."""
     parts = [setting.model] if setting.group_size is None else [setting.model, f"G={setting.group_size}"]
     if len({other.engine for other in among}) > 1 and setting.engine is not None:
         parts.append(ENGINES.get(setting.engine, setting.engine))
@@ -138,24 +139,24 @@ def name_of(setting: Setting, among: Iterable[Setting]) -> str:
 
 
 def first_event(seed: int | None, step: int | None, budget: int, repeat: int = 0) -> Mark:
-    """Return the event of a crossing that nothing has to confirm: reached at `step`, or not."""
+    """Return a first crossing, which needs no confirmation: reached at `step`, or not."""
     return Mark(seed, step, "not_reached" if step is None else "reached", None, budget, repeat)
 
 
 def known(value: Any, kind: type[int | float] = int) -> Any:
-    """Return a cell as a number of Python, or None where it is empty."""
+    """Return a cell as a Python number, or None if it is empty."""
     return None if pd.isna(value) else kind(value)
 
 
 def missing_data(view: View, what: str) -> ValueError:
-    """Return the error of a source that lacks what a table or figure shows."""
+    """Return the error for a source that lacks the numbers of a table or figure."""
     return ValueError(f"{view.source}: experiment {view.experiment.experiment}: no {what}{view.coverage}")
 
 
 def shown_methods(
     experiment: Experiment, entries: Mapping[str, MethodEntry], others: Iterable[str] = ()
 ) -> dict[str, MethodEntry]:
-    """Return the experiment's methods in their order, then `others`. ValueError for one without a row in `entries`."""
+    """Return the experiment's methods in order, then `others`. Raise ValueError if one has no row in `entries`."""
     listed = list(entries) if experiment.methods == "all" else list(experiment.methods)
     shown = list(dict.fromkeys([*listed, *others]))
     for method in shown:
@@ -168,6 +169,6 @@ def shown_methods(
 
 
 def common_steps(steps: Iterable[Collection[int]]) -> list[int]:
-    """Return the steps that all of several series have, sorted; none where there is no series."""
+    """Return the common steps of several series, sorted; none without a series."""
     found = [set(map(int, each)) for each in steps]
     return sorted(set.intersection(*found)) if found else []

@@ -1,4 +1,4 @@
-"""The view of the numbers that the authors published."""
+"""View of the numbers that the authors published."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ class PublishedView(View):
         self._budgets = {setting: self._budget(setting) for setting in self.settings}
 
     def budget(self, setting: Setting) -> int:
-        """Return the published number of steps; more where a later crossing shows that a run was longer."""
+        """Return the published number of steps; more if a later crossing shows that a run was longer."""
         return self._budgets[setting]
 
     def planned(self, method: str, setting: Setting) -> list[int | None]:
-        """Return the seeds of the runs whose crossings were published; empty where their seeds were not."""
+        """Return the seeds of the runs whose crossings were published; empty if their seeds were not."""
         metrics = tuple(f"{name}/{self.experiment.sparse_reward}/" for name in MARK_METRIC.values())
         mine = self._rows(method, setting, "crossings")
         mine = mine[mine["metric"].str.startswith(metrics)]
         return sorted(int(seed) for seed in mine["seed"].dropna().unique())
 
     def curve(self, metric: str, method: str, setting: Setting) -> pd.DataFrame:
-        """Return median and quartiles where they were published, else means (or medians) without a band."""
+        """Return median and quartiles if they were published, else means (or medians) without a band."""
         rows = self._curve_rows(metric, method, setting)
         middle = rows[rows["metric"].isin([metric, f"{metric}:median"])].sort_values("step")
         steps = pd.Index(middle["step"].astype(int), name="step")
@@ -84,7 +84,7 @@ class PublishedView(View):
         return curve[list(CURVE)].astype(float)
 
     def curve_note(self, metric: str) -> str:
-        """Say `median and quartiles over 5 runs`, or `means over runs (GRPO 3, GDPO 2), no band`."""
+        """Return `median and quartiles over 5 runs`, or `means over runs (GRPO 3, GDPO 2), no band`."""
         curves = {
             method: [rows for setting in self.settings if len(rows := self._curve_rows(metric, method, setting))]
             for method in self.methods
@@ -106,7 +106,7 @@ class PublishedView(View):
         return text + (f"; of other runs at step {', '.join(map(str, others))}" if others else "")
 
     def marks(self, kind: Kind, reward: str, threshold: float, method: str, setting: Setting) -> list[Mark]:
-        """Return one event a published run; the seed is None where it was not published."""
+        """Return one crossing for each published run; the seed is None if it was not published."""
         mine = self._rows(method, setting, "crossings")
         mine = mine[mine["metric"] == f"{MARK_METRIC[kind]}/{reward}/{threshold:g}"].sort_values("seed", kind="stable")
         events = [(known(row.seed), known(row.value)) for row in mine.itertuples()]
@@ -136,7 +136,7 @@ class PublishedView(View):
         return max(common_steps(steps), default=None)
 
     def notes(self, metrics: Sequence[str] | None = None, steps: Sequence[int | None] | None = None) -> list[str]:
-        """Say where the numbers are from, their seeds, and what their sources and docs/published.md say of them."""
+        """Return the sources of the numbers, their seeds, and remarks of their sources and docs/published.md."""
         labels = {method: entry.label for method, entry in self.methods.items()}
         return published_notes(self._shown(metrics, steps), labels)
 
@@ -148,30 +148,30 @@ class PublishedView(View):
         return int(max(found, default=0))
 
     def _rows(self, method: str, setting: Setting, use: str) -> pd.DataFrame:
-        """The rows of a method in the files of one use (see `FILES`)."""
+        """Return the rows of a method in the files of one use (see `FILES`)."""
         rows = self._by_method.get((method, setting.model), self.rows[:0])
-        # The base model has no group size; it is the start of all.
+        # The base model has no group size; the runs of all group sizes start from it.
         return rows[
             rows["file"].isin([file for file, uses in FILES.items() if use in uses])
             & _of_size(rows, None if method == BASE else setting.group_size)
         ]
 
     def _curve_rows(self, metric: str, method: str, setting: Setting) -> pd.DataFrame:
-        """The rows over seeds of one curve: value (or median) and quartiles, all of one file."""
+        """Return the rows over seeds of one curve: value (or median) and quartiles, all of one file."""
         rows = self._rows(method, setting, "curves")
         names = [metric, *(f"{metric}:{suffix}" for suffix in ("median", "q25", "q75"))]
         rows = rows[rows["metric"].isin(names) & rows["seed"].isna() & rows["step"].notna() & rows["value"].notna()]
         return rows[rows["file"] == min(rows["file"], key=list(FILES).index)] if len(rows) else rows
 
     def _score_rows(self, method: str, setting: Setting) -> pd.DataFrame:
-        """The scores over seeds, one row a metric and step: that of the first file that has it."""
+        """Return the scores over seeds, one row a metric and step, from the first file that has it."""
         rows = self._rows(method, setting, "scores")
         rows = rows[rows["seed"].isna() & rows["value"].notna()]
         rank = rows["file"].map(list(FILES).index)
         return rows.iloc[rank.argsort(kind="stable")].drop_duplicates(["metric", "step"]) if len(rows) else rows
 
     def _shown(self, metrics: Sequence[str] | None, steps: Sequence[int | None] | None) -> pd.DataFrame:
-        """The rows behind scores and marks, in the order of settings and methods."""
+        """Return the rows of scores and crossings, in the order of settings and methods."""
         found = []
         for setting in self.settings:
             for method in (BASE, *self.methods):
@@ -187,7 +187,7 @@ class PublishedView(View):
 
 
 def _settings(rows: pd.DataFrame) -> tuple[Setting, ...]:
-    """The (model, group size) pairs of trained models, in the order of `MODELS`."""
+    """Return the (model, group size) pairs of trained models, in the order of `MODELS`."""
     trained = rows.loc[rows["method"] != BASE, ["model", "group_size"]].drop_duplicates()
     found = {Setting(model, known(size)) for model, size in trained.itertuples(index=False)}
     return tuple(sorted(found, key=lambda setting: (MODELS.index(setting.model), setting.group_size or 0)))
@@ -198,7 +198,7 @@ def _of_size(rows: pd.DataFrame, size: int | None) -> pd.Series:
 
 
 def _count(curves: Sequence[pd.DataFrame]) -> str:
-    """`3`, `2 to 3` over settings, or `unknown`: the number of seeds behind most points of a method's curves."""
+    """Return the number of seeds of most points of a method's curves: `3`, `2 to 3` over settings, or `unknown`."""
     usual = [rows["n_seeds"].dropna().mode() for rows in curves]
     counts = sorted({int(modes.iloc[0]) for modes in usual if len(modes)})
     if not counts:
@@ -207,7 +207,7 @@ def _count(curves: Sequence[pd.DataFrame]) -> str:
 
 
 def _steps_of_other_runs(curves: Iterable[pd.DataFrame]) -> list[int]:
-    """Steps at which a curve rests on other seeds than at most of its steps, where both are known."""
+    """Return the steps at which a curve has other seeds than at most of its steps, if both are known."""
     steps = set()
     for rows in curves:
         for _, mine in rows.groupby(["model", "group_size", "metric"], dropna=False):

@@ -1,6 +1,6 @@
 """Numbers of a preset's own runs, computed from its tidy frames.
 
-Tables and figures both go through here, so that they never disagree about which runs they speak of.
+Both tables and figures use this view, so that they show the same runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dara.config import Experiment, MethodEntry
 Frames = Mapping[str, pd.DataFrame]
 
 RUN = ("seed", "repeat")
-"""What distinguishes the runs of one method in one setting, and pairs them with those of another method."""
+"""Columns that distinguish the runs of one method in one setting, and pair them with those of another method."""
 
 _SETTING = ["model", "group_size", "engine"]
 
@@ -42,7 +42,7 @@ _SETTING = ["model", "group_size", "engine"]
 class Selection:
     """The runs of one experiment: `planned` has one row a planned run, `present` those that exist (origin not missing).
 
-    Runs of one method in one setting differ in seed or repeat, and in nothing else.
+    Runs of one method in one setting differ only in seed or repeat.
     """
 
     planned: pd.DataFrame
@@ -86,7 +86,7 @@ class RunsView(View):
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """The frame checkpoint_scores, in which the name of a metric says its benchmark.
+        """Return the frame checkpoint_scores, with metric names that mark scores on validation rows.
 
         A reward on validation rows is `validation/<reward>`; the others are the task's benchmark's, which is one.
 
@@ -109,7 +109,7 @@ class RunsView(View):
     def rows(self, name: str, what: str, **equal: object) -> pd.DataFrame:
         """Return the rows of frame `name` for runs that exist, with the given column values.
 
-        checkpoint_scores are `scores`, whose metrics have the names of a view.
+        checkpoint_scores are `scores`, which use the metric names of a view.
 
         Raises:
             ValueError: there is no such row; `what` names them.
@@ -123,7 +123,7 @@ class RunsView(View):
         return chosen
 
     def base_rows(self, metrics: Iterable[str]) -> pd.DataFrame:
-        """Return the scores at step 0 of the base models that the runs start from; empty where none was scored."""
+        """Return the scores at step 0 of the base models of the runs; empty if none was scored."""
         scores, models = self.scores, {setting.model for setting in self.settings}
         chosen = (scores["method"] == BASE) & (scores["task"] == self.experiment.task) & scores["model"].isin(models)
         return scores[chosen & scores["metric"].isin(list(metrics))]
@@ -138,7 +138,7 @@ class RunsView(View):
         return label if present == planned else f"{label} ({present} of {planned} runs)"
 
     def budget(self, setting: Setting) -> int:
-        """Return the planned steps; those of the longest run where no crossing was analysed."""
+        """Return the planned steps, or those of the longest run if no crossing was analysed."""
         planned = self.selection.of_setting(self._crossings, setting)["budget"]
         ran = self.selection.of_setting(self.selection.planned, setting)["steps"]
         return int(planned.max() if len(planned) else ran.max())
@@ -151,7 +151,7 @@ class RunsView(View):
         return curve_over_runs(self._values(metric, method, setting))
 
     def curve_note(self, metric: str) -> str:
-        """Say `median and quartiles over 5 runs`, or `over 3 to 5 runs` where some are missing or were not scored."""
+        """Return `median and quartiles over 5 runs`, or `over 3 to 5 runs` if some are missing or were not scored."""
         ids = set(self._rows_of_metric(metric)["run_id"])
         present = self.selection.present
         counts = present[present["run_id"].isin(ids)].groupby(["method", *_SETTING]).size()
@@ -163,7 +163,7 @@ class RunsView(View):
         return f"median and quartiles over {many if few == many else f'{few} to {many}'} runs"
 
     def marks(self, kind: Kind, reward: str, threshold: float, method: str, setting: Setting) -> list[Mark]:
-        """Return one event a run that exists, in the order of seeds."""
+        """Return one crossing for each run that exists, in the order of seeds."""
         crossings = self._crossings
         near = (crossings["reward"] == reward) & np.isclose(crossings["threshold"].astype(float), threshold)
         by_run = crossings[near].set_index("run_id")
@@ -200,7 +200,7 @@ class RunsView(View):
         return max(common_steps(found for _, found in scores.groupby(["run_id", "metric"])["step"]), default=None)
 
     def notes(self, metrics: Sequence[str] | None = None, steps: Sequence[int | None] | None = None) -> list[str]:
-        """Return the seeds, and which planned runs are missing or diverged; the same whatever is shown."""
+        """Return the seeds, and which planned runs are missing or diverged; the same for all metrics and steps."""
         planned, present = self.selection.planned, self.selection.present
         notes = [
             f"Seeds: {', '.join(map(str, sorted(planned['seed'].unique())))}.",
@@ -212,7 +212,7 @@ class RunsView(View):
         return notes
 
     def _note(self, title: str, runs: pd.DataFrame) -> str:
-        """`Diverged: GRPO seed 101 (repeat 1) at step 23.`; a missing run has no step."""
+        """Return `Diverged: GRPO seed 101 (repeat 1) at step 23.`; a missing run has no step."""
         parts = []
         for run in runs.itertuples():
             repeat = f" (repeat {run.repeat})" if run.repeat else ""
@@ -237,7 +237,7 @@ class RunsView(View):
         return planned[planned["method"] == method]
 
     def _rows_of_metric(self, metric: str) -> pd.DataFrame:
-        """Rows of a training metric, or of a score where no run has such a training metric; kept, as all curves ask."""
+        """Return the rows of a training metric, or else of a score; they are cached for all curves."""
         if metric not in self._by_metric:
             present = self.selection.present["run_id"]
             for frame in (self.frames["training_curves"], self.scores):
@@ -270,7 +270,10 @@ def curve_over_runs(rows: pd.DataFrame, value: str = "value") -> pd.DataFrame:
 
 
 def _planned_runs(frames: Frames, experiment: Experiment) -> pd.DataFrame:
-    """The experiment's rows of the frame `runs`, sorted by setting, seed and repeat, each run once in its method."""
+    """Return the experiment's rows of the frame `runs`, sorted by setting, seed and repeat.
+
+    Raise ValueError if there are none, or if two runs share method, setting, seed and repeat.
+    """
     runs = frames["runs"]
     planned = runs[runs["experiment"] == experiment.experiment]
     if planned.empty:

@@ -1,4 +1,4 @@
-"""Tool calling: cases in the format of the Berkeley Function Calling Leaderboard (BFCL), and how categories average.
+"""Tool calling: cases in the format of the Berkeley Function Calling Leaderboard (BFCL), and averages over categories.
 
 The laptop's cases have one turn each. The checker is `ast_checker` of bfcl-eval (`bfcl_calls`); accuracy and format are
 0 or 1 for each response.
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pooled:
-    """Every case counts alike, whatever its category."""
+    """Average in which every case has the same weight, whatever its category."""
 
     categories: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Mean:
-    """Every part counts alike, however many cases it has."""
+    """Average in which every part has the same weight, whatever its number of cases."""
 
     parts: tuple[Pooled | Mean, ...]
 
@@ -107,12 +107,12 @@ BFCL_V4_COUNTS: dict[str, int] = {
 
 
 def is_multi_turn(category: str) -> bool:
-    """Return whether a case of the category is a dialogue of several turns, with tools that are really executed."""
+    """Return whether cases of the category are dialogues of several turns, with tools that are executed."""
     return category.startswith("multi_turn_")
 
 
 def categories_of(group: Mean | Pooled) -> tuple[str, ...]:
-    """Return the categories that a group is made of, in its order."""
+    """Return the categories of a group, in its order."""
     if isinstance(group, Pooled):
         return group.categories
     return tuple(category for part in group.parts for category in categories_of(part))
@@ -141,7 +141,7 @@ def category_weights(group: Mean | Pooled, counts: Mapping[str, int]) -> dict[st
 
 
 def grouped(metric: Metric, group: Mean | Pooled) -> Metric:
-    """`metric`, in which every question counts alike, weighted as `group` says; its strata are categories.
+    """Return `metric` with the weights of `group` instead of equal weights of all questions; its strata are categories.
 
     Raises:
         ValueError: a group has no case, or a category belongs to no group.
@@ -159,18 +159,18 @@ def grouped(metric: Metric, group: Mean | Pooled) -> Metric:
 
 NAME = "laptop_tools"
 HEADLINE = {"average_accuracy": "Average Accuracy", "average_format": "Average Format"}
-# What a response scores where its scorer did not end in time.
+# Scores of a response whose scorer did not end in time.
 UNSCORED = {"accuracy": 0, "format": 0, "decode_error": 1}
 
 
 def case_files(cases_dir: Path, benchmark: str = NAME) -> list[Path]:
-    """Return the files that the cases of a benchmark in BFCL's format are made of."""
+    """Return the files with the cases of a benchmark in BFCL's format."""
     names = [f"BFCL_v4_{category}.json" for category in CATEGORIES[benchmark]]
     return [folder / name for folder in (cases_dir, cases_dir / "possible_answer") for name in names]
 
 
 def load_cases(cases_dir: Path) -> list[Case]:
-    """Return all cases, category by category. ValueError, with file and row, for a wrong one or one without answer."""
+    """Return all cases, category by category. Raise ValueError, with file and row, if one is wrong or has no answer."""
     cases = []
     for category, language in CATEGORIES[NAME].items():
         path = cases_dir / f"BFCL_v4_{category}.json"
@@ -191,7 +191,7 @@ def load_cases(cases_dir: Path) -> list[Case]:
 
 def prompt(case: Case) -> str:
     """Return the complete text that a model continues."""
-    from dara.data.laptop_tools import bfcl_prompt  # not at the top: it brings transformers, and scoring runs without
+    from dara.data.laptop_tools import bfcl_prompt  # not at the top: scoring needs no transformers
 
     return bfcl_prompt(case.question)
 
@@ -218,7 +218,7 @@ def make_scorer() -> Any:
 
 
 def _preflight(score: Any) -> None:
-    """Raise RuntimeError unless known turns get their known scores: a decoder that finds nothing would score 0."""
+    """Raise RuntimeError unless known turns get their known scores: a broken decoder would score 0 silently."""
     city = {"type": "string", "description": "The city."}
     function = {"name": "weather", "parameters": {"type": "dict", "properties": {"city": city}, "required": ["city"]}}
     answer = [{"weather": {"city": ["paris"]}}]
@@ -236,13 +236,16 @@ def _preflight(score: Any) -> None:
 
 
 def score_row(response: Response, scores: Mapping[str, int], length_limit: int | None) -> dict[str, int]:
-    """Return the columns of a response from what its scorer gave; the text alone decides, truncated or not."""
+    """Return the columns of a response from its scores; the text alone decides, truncated or not."""
     return {**UNSCORED, **scores, "truncated": int(not response.finished)}
 
 
 def summarise(frame: pd.DataFrame) -> dict[str, Metric]:
-    """Return average_accuracy, average_format, accuracy/<category>, format/<category>, decode_error_rate and
-    truncated_rate."""
+    """Return the metrics of a checkpoint's scores.
+
+    They are average_accuracy, average_format, accuracy/<category>, format/<category>, decode_error_rate and
+    truncated_rate.
+    """
     metrics = {}
     for column in ("accuracy", "format"):
         metrics[f"average_{column}"] = grouped(plain_metric(frame, column), GROUPS[NAME])

@@ -1,15 +1,15 @@
 """Tool calls in model text, and the checkers of bfcl-eval (CHECKER_VERSION) that judge or execute them.
 
-The text is hostile. A call is a name and an object of JSON values; nothing else of the text goes on. bfcl-eval executes
-calls of several-turn cases with Python's eval(), so there a call is written again from these parts: only names that are
-known to be methods of the case's tools, and arguments as literals.
+Model text is untrusted. A call is reduced to a name and an object of JSON values; no other part of the text is used.
+bfcl-eval executes the calls of multi-turn cases with Python's eval(), so `render_call` writes each call from these
+parts: the name must be a method of the case's tools, and the arguments are literals.
 
-The full installation of bfcl-eval needs 1.9 GB of packages that only serve other models; a stand-in for its table of
-models makes the checkers work without them. They are the real ones: `ast_checker` compares calls in Python, Java and
-JavaScript with possible answers, `multi_turn_checker` executes the calls of a dialogue and compares states and results
-with those of the gold calls. Only worker processes use them: they are imported late, and write folders where they are
-told to. A worker executes calls in copies of itself that can open nothing any more, so what the tools import when they
-are first called is imported before.
+The full installation of bfcl-eval needs 1.9 GB of packages that only serve other models; a stub of its table of models
+makes the checkers work without them. The checkers are the original ones: `ast_checker` compares calls in Python, Java
+and JavaScript with possible answers, `multi_turn_checker` executes the calls of a dialogue and compares states and
+results with those of the gold calls. Only worker processes use them: they are imported late, and write to directories
+that the worker sets. A worker executes calls in forked copies of itself that cannot open files, so modules that the
+tools import at their first call are imported beforehand.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from typing import Any
 from dara.rewards import assistant_turn
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
-MAX_DEPTH = 64  # of the arguments: more than any case needs, less than Python's parser bears
+MAX_DEPTH = 64  # of the arguments: more than any case needs, less than Python's parser allows
 
 
 def decode_output(text: str) -> list[dict[str, Any]] | None:
     """Return the calls in an output of a dialogue, as `[{name: parameters}, ...]`: these are executed and scored.
 
-    They are read as by ToolRL's handler: without "parameters" a call has none, whatever else it has. None when the
-    output has no call, or when a name is no text or parameters are no object, which makes all of it void. A call that
-    cannot be executed (`render_call`) is answered by an error, and the others run. Its parameters are None where they
-    are no literals (`is_literal`): those can be neither shown nor passed on.
+    They are read as by ToolRL's handler: a call without "parameters" has none, whatever other keys it has. None is
+    returned if the output has no call, or if a name is not text or parameters are not an object; such a call makes the
+    whole output void. A call that cannot be executed (`render_call`) is answered by an error, and the other calls are
+    executed. Parameters that are not literals (`is_literal`) are returned as None: they can be neither shown nor passed
+    on.
     """
     found = [(call.get("name", ""), call.get("parameters", {})) for call in _objects(assistant_turn(text))]
     if not found or not all(isinstance(name, str) for name, _ in found):
@@ -51,10 +52,10 @@ def decode_output(text: str) -> list[dict[str, Any]] | None:
 
 
 def decode_calls(text: str) -> list[dict[str, Any]] | None:
-    """Return the calls in the turn of a single-turn case, as `[{name: parameters}, ...]`; None when it has none.
+    """Return the calls in the turn of a single-turn case, as `[{name: parameters}, ...]`; None without a call.
 
-    A call needs a name and "parameters", or it is skipped. One whose name is not a dotted identifier or whose
-    parameters are no object of literals (`is_literal`) makes the whole turn unreadable: no answer has such a call.
+    A call needs a name and "parameters", or it is skipped. A call whose name is not a dotted identifier or whose
+    parameters are not an object of literals (`is_literal`) makes the whole turn unreadable: no answer has such a call.
     """
     found = [
         (call["name"], call["parameters"])
@@ -80,7 +81,7 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _declines(name: str) -> bool:
-    """Return whether a call is one of "none", by which a model declines."""
+    """Return whether the call's name is a form of "none", by which a model declines."""
     return name.strip().lower() == "none"
 
 
@@ -102,9 +103,9 @@ def is_literal(value: Any, depth: int = MAX_DEPTH) -> bool:
 
 
 def render_call(call: Mapping[str, Any], methods: Collection[str]) -> str | None:
-    """`{name: parameters}` as the text of a Python call; None unless it is a call of one of `methods` with literals.
+    """Return `{name: parameters}` as a Python call; None unless it calls one of `methods` with literals.
 
-    The parameters are one dictionary, `cd(**{'folder': 'a'})`: whatever text a parameter's name is, it stays a text.
+    The parameters are passed as one dictionary, `cd(**{'folder': 'a'})`, so that a parameter's name is never code.
     """
     if not isinstance(call, Mapping) or len(call) != 1:
         return None
@@ -118,7 +119,7 @@ def render_call(call: Mapping[str, Any], methods: Collection[str]) -> str | None
 
 CHECKER_VERSION = "2026.3.23"
 MODEL_NAME = "dara"  # the checker's key for its table of models; an underscore would be taken for a slash
-# A call of nothing: bfcl-eval answers that the name is not defined. It stands for calls that are not executed.
+# A call of an undefined name, in place of calls that are not executed: bfcl-eval answers that it is not defined.
 UNKNOWN_CALL = "unknown_function()"
 # The checker fails with one of these on values that it does not expect, such as a number of 400 digits that it makes a
 # float, or 5,000 that it makes an integer; no gold answer is such a value. NotImplementedError is bfcl-eval's own, for
@@ -129,29 +130,29 @@ CHECKER_FAILS = (
 )
 # What the tools import when they are first called: datetime.strptime is written in C and finds its Python part then.
 IMPORTED_LATE = ("_strptime",)
-# How bfcl-eval tells that a file or a process was refused: it takes every exception for the tool's answer. No tool
-# opens anything, nor begins an exception with text of a model, so our own limits did it.
+# bfcl-eval's answer when a file or a process was refused: it returns every exception as the tool's answer. No tool
+# opens anything, or begins an exception with text of a model, so the limits of `isolation` are the cause.
 REFUSED = tuple(f"Error during execution: [Errno {code}]" for code in (errno.EMFILE, errno.EFBIG, errno.EAGAIN))
 
 Calls = list[dict[str, Any]]
 
 
 def check_version() -> None:
-    """RuntimeError if another version of bfcl-eval is installed."""
+    """Raise RuntimeError if another version of bfcl-eval is installed."""
     installed = metadata.version("bfcl-eval")
     if installed != CHECKER_VERSION:
         raise RuntimeError(f"bfcl-eval {installed} is installed; the scores are defined by {CHECKER_VERSION}")
 
 
 def stand_in() -> None:
-    """Put a table of models with MODEL_NAME only where bfcl-eval looks for its own."""
+    """Replace bfcl-eval's table of models by one that has MODEL_NAME only."""
     module = types.ModuleType("bfcl_eval.constants.model_config")
     module.MODEL_CONFIG_MAPPING = {MODEL_NAME: types.SimpleNamespace(underscore_to_dot=False)}
     sys.modules[module.__name__] = module
 
 
 class SingleTurnChecker:
-    """Whether calls are a possible answer: `check(calls, {"functions", "answer", "category", "language"})`."""
+    """Check of calls against possible answers: `check(calls, {"functions", "answer", "category", "language"})`."""
 
     def __init__(self) -> None:
         check_version()
@@ -174,7 +175,7 @@ class SingleTurnChecker:
 
 
 class Tools:
-    """The tools of dialogues, executed by bfcl-eval's own function, which evaluates text: only ours reaches it."""
+    """The tools of dialogues, executed by bfcl-eval's own function; it evaluates text, but gets rendered calls only."""
 
     def __init__(self) -> None:
         check_version()
@@ -185,7 +186,7 @@ class Tools:
 
         for module in IMPORTED_LATE:
             importlib.import_module(module)
-        # The checker compares the answers to model and gold calls: where both were refused, it would call that right.
+        # The checker compares the answers to model and gold calls: if both were refused, it would count them as equal.
         checker.execute_multi_turn_func_call = _unrefused(execute_multi_turn_func_call)
         self._check, self._execute = checker.multi_turn_checker, checker.execute_multi_turn_func_call
         self._modules: dict[str, type] = {}
@@ -194,7 +195,7 @@ class Tools:
                 self._modules[name] = getattr(importlib.import_module(path), name)
 
     def methods(self, classes: Sequence[str]) -> set[str]:
-        """Return the public methods of tool classes: all that a model may call."""
+        """Return the public methods of tool classes, which are all that a model may call."""
         found: set[str] = set()
         for name in classes:
             members = inspect.getmembers(self._modules[name], inspect.isfunction)
@@ -202,7 +203,7 @@ class Tools:
         return found
 
     def execute(self, calls: Calls, entry: Mapping[str, Any], long_context: bool) -> list[str]:
-        """Return what the tools say to each call, in order; the state of the entry's tools stays in this process."""
+        """Return the tools' answer to each call, in order; the state of the entry's tools stays in this process."""
         methods = self.methods(entry["involved_classes"])
         said = []
         for call in calls:
@@ -217,7 +218,7 @@ class Tools:
         return said
 
     def check(self, turns: Sequence[Sequence[Calls]], gold: Mapping[str, Any]) -> bool:
-        """Return whether the calls of a dialogue (turns of steps of calls, none empty) do what the gold calls do."""
+        """Return whether a dialogue's calls (turns of steps of calls, none empty) have the effect of the gold calls."""
         if len(turns) != len(gold["answer"]):  # the dialogue was stopped before its end
             return False
         methods = self.methods(gold["entry"]["involved_classes"])
@@ -230,7 +231,7 @@ class Tools:
 
 
 def _unrefused(execute: Callable[..., tuple[list[str], Any]]) -> Callable[..., tuple[list[str], Any]]:
-    """Wrap `execute` of bfcl-eval: RuntimeError where our own limits kept a tool from its work."""
+    """Wrap `execute` of bfcl-eval to raise RuntimeError if the limits of the process made a tool fail."""
 
     @functools.wraps(execute)
     def checked(*args: Any, **kwargs: Any) -> tuple[list[str], Any]:
@@ -247,6 +248,6 @@ def _unrefused(execute: Callable[..., tuple[list[str], Any]]) -> Callable[..., t
 
 
 def _refusal(call: Mapping[str, Any]) -> str:
-    """Return what bfcl-eval says to a call of a name that it does not know."""
+    """Return bfcl-eval's answer to a call of an unknown name."""
     name = next(iter(call), "") if isinstance(call, Mapping) else ""
     return f"Error during execution: name '{str(name).partition('.')[0][:200]}' is not defined"

@@ -1,8 +1,8 @@
 """BFCL-v4: the 14 categories of the paper, 3,301 cases, and the prompts that ToolRL's models are trained on.
 
-The cases are those of the bfcl-eval package, which carries them; the package is found, never imported. A prompt has
-ToolRL's system message, with the tools in a numbered list, and one user message with the whole dialogue so far:
-`<user>`, the model's own turns, and `<obs>` with what tools returned. The texts are those of ToolRL's handler for this
+The cases are those of the bfcl-eval package, which contains them; the package is located but never imported. A prompt
+has ToolRL's system message, with the tools in a numbered list, and one user message with the whole dialogue so far:
+`<user>`, the model's own turns, and `<obs>` with the tools' results. The texts are those of ToolRL's handler for this
 benchmark (github qiancheng0/ToolRL, benchmarks/BFCL, revision 8cee13e), by which the paper's models are scored;
 `tests/test_bfcl_v4_cases.py` compares the cases with bfcl-eval's own loader.
 """
@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from dara.data.hub import Fetch
 
 VERSIONS = {"bfcl-eval": CHECKER_VERSION, "prompt": 1, "tools": 3}
-"""What makes the prompts besides the files of the cases. `prompt` changes whenever this module makes others, `tools`
-whenever a call is read, executed or answered in another way (2: date checks of the travel tools work, 3: calls are read
-as by ToolRL's handler)."""
+"""Versions of what determines the prompts, besides the files of the cases.
+
+`prompt` changes whenever this module makes other prompts, `tools` whenever a call is read, executed or answered in
+another way (2: date checks of the travel tools work, 3: calls are read as by ToolRL's handler).
+"""
 
 # Class of tools in a several-turn case -> the file that documents them.
 TOOL_DOCS = {
@@ -90,7 +92,7 @@ MULTI_TURN = (
     "to call the tool step by step. If no tools apply or required parameters are missing, please also directly state "
     "this in your response without tool calls."
 )
-# Said after the results of tools; its spelling mistake is in the handler.
+# Text after the results of tools; the spelling mistake is in ToolRL's handler.
 CONTINUE = (
     "If you think you have completed the current task, or the task cannot be finished, please respond directly without "
     "additional tool calls. If you encounter an error during tool execution or the task remains unfinished, retry with "
@@ -98,12 +100,12 @@ CONTINUE = (
     "execution feedback, reflect on if understanding or selectioin of tool is wrong, what tool calling step is "
     "missing, and how to achieve the task goal from now on."
 )
-# Said in a turn in which tools that were held back become available.
+# Text of a turn in which tools that were held back become available.
 MORE_TOOLS = "{tools}\nI have updated some more functions you can choose from. What about now?"
 
 
 def data_directory() -> Path:
-    """Return where the cases are: inside the installed bfcl-eval. Raises ValueError when it is not installed."""
+    """Return the directory of the cases inside the installed bfcl-eval. Raise ValueError if it is not installed."""
     spec = importlib.util.find_spec("bfcl_eval")
     if spec is None or not spec.submodule_search_locations:
         raise ValueError(
@@ -114,7 +116,7 @@ def data_directory() -> Path:
 
 
 def case_files(cases_dir: Path) -> list[Path]:
-    """Return the files that the cases are made of."""
+    """Return the files with the cases."""
     docs = [cases_dir / "multi_turn_func_doc" / name for name in TOOL_DOCS.values()]
     return bfcl.case_files(cases_dir, NAME) + docs
 
@@ -130,7 +132,7 @@ def published_cases(fetch: Fetch) -> PublishedCases:
 
 
 def questions() -> list[tuple[str, str]]:
-    """Return id and text of what the users of all cases say, all turns of a case together."""
+    """Return the id and the user texts of each case, all turns of a case together."""
     found = []
     for category in CATEGORIES[NAME]:
         for row in read_jsonl(data_directory() / f"BFCL_v4_{category}.json", ("id", "question")):
@@ -142,8 +144,8 @@ def questions() -> list[tuple[str, str]]:
 def load_cases(cases_dir: Path) -> list[Case]:
     """Return all cases, category by category, in the order of the files.
 
-    `question` is the case as a model sees it: the descriptions of its tools say which language they are in. `gold` is
-    what scores it; there the tools are as they stand in the file.
+    `question` is the case as a model sees it: the descriptions of its tools name their language. `gold` is the scorer's
+    input; there the tools are those of the file.
 
     Raises:
         ValueError: a category has another number of cases than the paper's, or a row is wrong or has no answer.
@@ -172,7 +174,7 @@ def _single_turn(row: dict[str, Any], category: str, language: str, answer: Any,
 
 
 def _several_turns(row: dict[str, Any], category: str, language: str, answer: Any, cases_dir: Path) -> Case:
-    """Return the row names its tools by their classes, and may hold some back until a later turn."""
+    """Return a multi-turn case; its row names tools by their classes, and may hold some back until a later turn."""
     held_back = row.get("missed_function", {})
     tools = [tool for name in row["involved_classes"] for tool in _tool_docs(cases_dir, name)]
     later: dict[str, list[dict[str, Any]]] = {}
@@ -204,9 +206,9 @@ _LISTS = {"JAVA": ("ArrayList", "Array"), "JAVASCRIPT": ("array",)}
 
 
 def _with_hints(function: Mapping[str, Any], language: str) -> dict[str, Any]:
-    """Return a copy of a tool's description that says which language it is in.
+    """Return a copy of a tool's description with the language of the tool added.
 
-    Values of Java and JavaScript parameters are given as text, whatever their type; the description says which it is.
+    Values of Java and JavaScript parameters are given as text, whatever their type; the description names the type.
     """
     tool = copy.deepcopy(dict(function))
     tool["description"] += f" Note that the provided function is in {_SYNTAX[language]} syntax."
@@ -232,7 +234,7 @@ def _with_hints(function: Mapping[str, Any], language: str) -> dict[str, Any]:
 
 
 def prompt(case: Case) -> list[dict[str, str]]:
-    """Return the chat messages that a model answers first."""
+    """Return the chat messages of a case's first prompt."""
     return messages(case, case.question["question"][0])
 
 
@@ -266,7 +268,7 @@ def messages(case: Case, history: Sequence[Mapping[str, str]]) -> list[dict[str,
 
 
 def turns(case: Case) -> list[list[dict[str, str]]]:
-    """Return the messages that begin each turn; a turn in which tools appear announces them instead."""
+    """Return the messages that begin each turn; a turn in which tools become available announces them instead."""
     later = case.question.get("missed_function", {})
     return [
         [{"role": "user", "content": MORE_TOOLS.format(tools=later[str(number)])}] if str(number) in later else turn
@@ -276,7 +278,7 @@ def turns(case: Case) -> list[list[dict[str, str]]]:
 
 @contextlib.contextmanager
 def programs(cases: Sequence[Case], max_steps: int) -> Iterator[Callable[[Case], Program]]:
-    """Yield what each case asks of a model: one request, or a dialogue whose tool calls are really executed."""
+    """Yield the program of each case: one request, or a dialogue whose tool calls are executed."""
 
     def program(case: Case) -> Program:
         if not is_multi_turn(case.category):
@@ -288,8 +290,10 @@ def programs(cases: Sequence[Case], max_steps: int) -> Iterator[Callable[[Case],
 
 
 def tools_identity() -> dict[str, Any]:
-    """Return what executes the tool calls of `programs`, in values of JSON: its version, its limits, and its `network`
-    (isolated or reachable). Starts a worker to see that, which takes a second."""
+    """Return versions and limits of the execution of tool calls in `programs`, and its `network`, as JSON values.
+
+    `network` is isolated or reachable. A worker is started to determine it, which takes a second.
+    """
     with ToolExecutor(()) as executor:
         return executor.identity
 
@@ -307,7 +311,7 @@ BFCL_V4 = BenchmarkDefinition(
     programs=programs,
     tools_identity=tools_identity,
     scorer=SCORER,
-    scorer_version=3,  # 2: tools that check dates work; 3: calls and ends of dialogues count as for the authors
+    scorer_version=3,  # 2: tools that check dates work; 3: calls and ends of dialogues are judged as by the authors
     scorer_settings=scorer_settings,
     scorer_item=scorer_item,
     graders={"bfcl-eval": CHECKER_VERSION},

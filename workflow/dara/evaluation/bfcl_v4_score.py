@@ -1,8 +1,8 @@
 """BFCL-v4 as the paper scores it: 14 categories by the real checkers, the format of each output, the words of thought.
 
 Single-turn cases are compared with possible answers; dialogues are executed, each in a forked copy of the worker, so
-that no state goes from one to the next. A case's format is the mean over its outputs. A case that ran out of context is
-wrong and has no format, whatever was said before; one that ran out of steps is judged by the turns it has.
+that no state passes from one to the next. A case's format is the mean over its outputs. A case that ran out of context
+is wrong and has no format, whatever its earlier outputs; a case that ran out of steps is judged by the turns it has.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COLUMNS = (
     *("case", "category", "sample", "accuracy", "format", "think_length", "think_words", "decode_error"),
     *("lost_calls", "truncated", "context_overflow", "step_limit", "n_tokens", "outcome"),
 )
-# What a case scores where its scorer did not end in time.
+# Scores of a case whose scorer did not end in time.
 UNSCORED = {"accuracy": 0, "format": 0.0, "think_length": 0.0, "think_words": "", "decode_error": 1}
 THINK_WORDS = 16  # the paper's limit; `length_limit` of the benchmark sets another
 
@@ -41,7 +41,7 @@ def scorer_settings(settings: Benchmark) -> dict[str, Any]:
 
 
 def scorer_item(response: Response, case: Case) -> dict[str, Any]:
-    """Return what the scorer needs of a response and its case."""
+    """Return the scorer's input for a response and its case."""
     turns = None if response.turns is None else [list(turn) for turn in response.turns]
     overflow = response.stopped == "context_overflow"
     return {"outputs": response.outputs, "turns": turns, "overflow": overflow, **case.gold}
@@ -56,7 +56,7 @@ def make_scorer(think_limit: float, seconds: float) -> Any:
     check_calls, tools = SingleTurnChecker(), Tools()
 
     def score(item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        # bfcl-eval keeps an error in place of a case that ran out of context: it has no format and no thought.
+        # bfcl-eval records an error for a case that ran out of context: it has no format and no think block.
         outputs = [] if item["overflow"] else [assistant_turn(output) for output in item["outputs"]]
         yield {"format": evaluation_format(outputs), **_thought(outputs, think_limit)}
         dialogue = "entry" in item
@@ -87,7 +87,7 @@ def _thought(outputs: Sequence[str], limit: float) -> dict[str, Any]:
 
 
 def _in_copy(answer: Callable[[Any], bool], seconds: float) -> bool:
-    """`answer(None)`, given by a forked copy of this process."""
+    """Return `answer(None)`, computed in a forked copy of this process."""
     copy = Fork(answer)
     try:
         return copy.ask(None, seconds)
@@ -96,7 +96,7 @@ def _in_copy(answer: Callable[[Any], bool], seconds: float) -> bool:
 
 
 def _preflight(score: Any) -> None:
-    """Raise RuntimeError unless known answers get their known scores: a scorer that finds nothing would not show."""
+    """Raise RuntimeError unless known answers get their known scores: a broken scorer would score 0 silently."""
     for outputs, item, expected in [*_known_calls(), *_known_dialogues()]:
         scores: dict[str, Any] = {}
         for part in score({"outputs": outputs, "overflow": False, **item}):
@@ -108,7 +108,7 @@ def _preflight(score: Any) -> None:
 
 
 Known = tuple[list[str], dict[str, Any], tuple[float, float, int]]
-"""Outputs, the rest of the scorer's item, and the accuracy, format and decode error that they must get."""
+"""Outputs, the rest of the scorer's item, and the expected accuracy, format and decode error."""
 
 
 def _known_calls() -> list[Known]:
@@ -121,7 +121,7 @@ def _known_calls() -> list[Known]:
 
 
 def _known_dialogues() -> list[Known]:
-    """Return an addition, and a booking: its tool checks the date by a module that Python finds only then."""
+    """Return two known dialogues: an addition, and a booking, whose tool imports a module when it checks the date."""
     state = {"access_token": "abc", "token_expires_in": 9, "credit_card_list": {"7": {"balance": 1000.0}}}
     entry = {"id": "multi_turn_base_preflight", "involved_classes": ["MathAPI", "TravelAPI"]}
     entry["initial_config"] = {"TravelAPI": state}
@@ -147,7 +147,7 @@ def _turn(name: str, parameters: Mapping[str, Any]) -> str:
 
 
 def score_row(response: Response, scores: Mapping[str, Any], length_limit: int | None) -> dict[str, Any]:
-    """Return the columns of a case from the parts that its scorer gave."""
+    """Return the columns of a case from the parts of its scores."""
     return {
         **UNSCORED,
         **scores,
@@ -159,15 +159,15 @@ def score_row(response: Response, scores: Mapping[str, Any], length_limit: int |
 
 
 def summarise(frame: pd.DataFrame) -> dict[str, Metric]:
-    """Return the metrics of a checkpoint's scores; `frame` has COLUMNS, a row a response.
+    """Return the metrics of a checkpoint's scores; `frame` has COLUMNS and one row per response.
 
-    average_{accuracy,format,think_length}; {accuracy,format}/<group or category>; decode_error_rate, lost_call_rate
-    (a tool call of the case got no answer), truncated_rate, context_overflow_rate and step_limit_rate over all cases;
-    think_words (no share: a number of words) over the cases that have a think block, if there are any. An average or a
-    group is there only when each of its categories has a case, as after a first look at few cases it may not.
+    average_{accuracy,format,think_length}; {accuracy,format}/<group or category>; decode_error_rate, lost_call_rate (a
+    tool call of the case got no answer), truncated_rate, context_overflow_rate and step_limit_rate over all cases;
+    think_words (a number of words, not a share) over the cases that have a think block, if there are any. An average or
+    a group is returned only if each of its categories has a case, which may fail for a first look at few cases.
 
     Raises:
-        ValueError: a category is none of the benchmark's.
+        ValueError: a category is not one of the benchmark's.
     """
     metrics = {}
     present = set(frame["category"])

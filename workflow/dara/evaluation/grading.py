@@ -1,4 +1,4 @@
-"""Scores of generated responses, one table for all checkpoints of a run, and the metrics that they make."""
+"""Scores of generated responses, one table for all checkpoints of a run, and the metrics computed from them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ JOURNAL = ".scores.jsonl"
 
 
 class JournalLine(BaseModel):
-    """A line of the journal of scores: what response `response` (from 0) of a step scored."""
+    """A line of the journal of scores: the scores of response `response` (from 0) of a step."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -60,9 +60,8 @@ def score_checkpoints(
 ) -> None:
     """Write `scores.csv.gz`, a row a response in the order of steps and cases, and `scores.json` into `out_dir`.
 
-    The columns are `step` and the benchmark's. `outcome` is `timeout` where the scorer did not end in time (or ran out
-    of memory) twice, and then what it had not scored by then counts as wrong. A killed process continues with what is
-    scored, response by response.
+    The columns are `step` and the benchmark's. `outcome` is `timeout` if the scorer twice did not end in time or ran
+    out of memory; parts not scored by then count as wrong. A killed process continues from the responses scored so far.
 
     Args:
         out_dir: directory of the evaluation, which has its responses.
@@ -86,7 +85,7 @@ def score_checkpoints(
 
 
 def _scorer(benchmark: BenchmarkDefinition, settings: Benchmark, spec: ScorerSpec, pool: ScoringPool) -> dict[str, Any]:
-    """Return what makes the scores, in values of JSON."""
+    """Return the record of the scorer, as JSON values."""
     return {
         "schema": 3,  # since 2 `seconds` are of processor time; since 3 with the length limit
         "benchmark": benchmark.name,
@@ -107,7 +106,7 @@ def _scored(
     pool: ScoringPool,
     scorer: Mapping[str, Any],
 ) -> bytes:
-    """Return the table of scores, after all responses that the journal has not are scored."""
+    """Return the table of scores, after scoring all responses that are not in the journal."""
     benchmark, gold = definition(settings.name), {case.id: case for case in cases}
     files = [responses_path(out_dir, step) for step in steps]
     responses = sha256_of([path for path in files if path.is_file()], out_dir)
@@ -122,6 +121,7 @@ def _scored(
             label = f"{out_dir.parent.name}, {settings.name}: scoring step {step} ({position} of {len(steps)})"
             progress = Progress(logger, label, len(rows), len(rows) - len(left))
 
+            # The default arguments bind the values of this iteration.
             def keep(number: int, outcome: Outcome, step: int = step, progress: Progress = progress) -> None:
                 line = JournalLine(step=step, response=number, scores=outcome.scores, outcome=outcome.outcome)
                 journal.add((step, number), outcome, line.model_dump_json())
@@ -135,7 +135,7 @@ def _scored(
 
 
 def score_journal(path: Path, head: str) -> Journal[tuple[int, int], Outcome]:
-    """Return the scores made so far, by step and number of the response; `head` says of what and by what."""
+    """Return the journal of scores so far, by step and response number; `head` identifies responses and scorer."""
 
     def parse(number: int, line: str) -> tuple[tuple[int, int], Outcome]:
         try:
@@ -165,7 +165,7 @@ def _table_rows(
 
 
 def _check_cases(benchmark: BenchmarkDefinition, cases_dir: Path, made: Mapping[str, Any], out_dir: Path) -> None:
-    """Raise ValueError unless the cases are those that the responses answer."""
+    """Raise ValueError unless the cases are those of the responses."""
     before, here = made["cases"], sha256_of(benchmark.case_files(cases_dir), cases_dir)
     if before != here:
         files = ", ".join(sorted(file for file in {*before, *here} if before.get(file) != here.get(file)))
@@ -176,7 +176,7 @@ def _check_cases(benchmark: BenchmarkDefinition, cases_dir: Path, made: Mapping[
 
 
 def check_version(directory: Path, benchmark: str) -> None:
-    """Raise ValueError where another version of the scorer made the scores in a directory."""
+    """Raise ValueError if the scores in a directory were made by another version of the scorer."""
     made, now = scored_by(directory), definition(benchmark).scorer_version
     if made != now:
         raise ValueError(
@@ -186,9 +186,9 @@ def check_version(directory: Path, benchmark: str) -> None:
 
 
 def check_scorers(directories: Mapping[str, Path]) -> None:
-    """Raise ValueError unless scores that belong in one table were made by the same checkers, limits and isolation.
+    """Raise ValueError unless scores of one table were made by the same checkers, limits and isolation.
 
-    What only one of two records has is not compared: the oldest scores in results/cached have little of it.
+    Keys that only one of two records has are not compared: the oldest scores in results/cached have few of them.
 
     Args:
         directories: run id or base id -> the directory of its evaluation.
@@ -237,7 +237,7 @@ def read_scores(directory: Path, benchmark: str, step: int) -> pd.DataFrame:
 
 @lru_cache(maxsize=16)
 def _table(path: Path, *_changed: int) -> pd.DataFrame:
-    """Return a whole table of scores, which is the one that `scores.json` lists."""
+    """Return a whole table of scores, which must be the one that `scores.json` lists."""
     import pandas as pd
 
     content = gunzip(path)
@@ -250,7 +250,7 @@ def _table(path: Path, *_changed: int) -> pd.DataFrame:
 def summarise(frame: pd.DataFrame, benchmark: str) -> dict[str, Metric]:
     """Return metric -> its value for each question, with strata and weights, from a frame of `read_scores`.
 
-    Which metrics there are: see the benchmark's `summarise`. All are shares in [0, 1] but `plain_numbers`.
+    The metrics are those of the benchmark's `summarise`. All are shares in [0, 1] except `plain_numbers`.
 
     Raises:
         ValueError: a group of categories that an average needs has no case.

@@ -1,7 +1,7 @@
-"""What keeps hostile text inside its process: no network, limits, and a forked copy for each case.
+"""Isolation of untrusted text in its process: no network, resource limits, and a forked copy for each case.
 
-Everything here is asked of the kernel by the process about itself, so it needs no tool and no right. Where the kernel
-refuses a network namespace, the network stays reachable, and that is told.
+Uses only unprivileged system calls on the current process: no helper binary, no root. Where the kernel refuses a
+network namespace, the network stays reachable; `leave_network` returns which is the case.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ Network = Literal["isolated", "reachable"]
 
 MEMORY_BYTES = 2 * 1024**3  # above what a process needs once it has started
 ANSWER_BYTES = 64 * 1024**2
-# What computes is ended by the processor time it used, which a busy machine does not change. What only waits is ended
-# by the clock, after this many times as long.
+# A process that computes is ended by its processor time, which a busy machine does not change. One that only waits is
+# ended by the clock, after this many times as long.
 WALL_FACTOR = 10
 # From Linux's headers.
 CLONE_NEWNET, CLONE_NEWUSER, PR_SET_PDEATHSIG = 0x40000000, 0x10000000, 1
 
 
 class ForkLost(RuntimeError):
-    """The copy gave no answer in time, was killed, or ran out of memory: the doing of what it was given."""
+    """The copy gave no answer in time, was killed, or ran out of memory; the question it got is the cause."""
 
 
 def leave_network() -> Network:
-    """Move this process (before it has threads) into a network of its own, which has nothing in it."""
+    """Move this process (before it has threads) into an empty network namespace, and return whether that worked."""
     if sys.platform != "linux":
         return "reachable"
     libc = ctypes.CDLL(None, use_errno=True)
-    # A process with the right to do it stays the user it is; others need a user namespace.
+    # A privileged process keeps its user; others need a user namespace.
     if libc.unshare(CLONE_NEWNET) != 0 and libc.unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0:
         return "reachable"
     # The namespace's own loopback is down; an interface besides it would be a way out.
@@ -49,7 +49,7 @@ def leave_network() -> Network:
 
 
 def limit_memory(extra: int = MEMORY_BYTES) -> None:
-    """At most `extra` bytes more than now, where the platform enforces it (Linux); no core files."""
+    """Limit further memory to `extra` bytes, where the platform enforces it (Linux), and disable core files."""
     if sys.platform != "linux":
         return
     import resource
@@ -60,8 +60,10 @@ def limit_memory(extra: int = MEMORY_BYTES) -> None:
 
 
 def limit_processor_time(seconds: float) -> None:
-    """End this process once it has used `seconds` more of processor time, or up to 1 s more than that: the kernel
-    counts whole seconds. To be called again for the next item."""
+    """End this process once it has used `seconds` more of processor time, or up to 1 s more.
+
+    The kernel counts whole seconds. Call it again for the next item.
+    """
     if os.name != "posix":
         return
     import resource
@@ -70,7 +72,7 @@ def limit_processor_time(seconds: float) -> None:
 
 
 def _lower(limit: int, value: int) -> None:
-    """Set the soft limit, so that it can be set again, and never above the hard one."""
+    """Lower the soft limit only, so that it can be set again, never above the hard limit."""
     import resource
 
     _, hard = resource.getrlimit(limit)
@@ -79,9 +81,9 @@ def _lower(limit: int, value: int) -> None:
 
 
 def close_doors() -> None:
-    """From now on this process opens no file, socket or pipe, writes no file and starts no process.
+    """Prevent this process from opening files, sockets or pipes, from writing files, and from starting processes.
 
-    Without a free descriptor even a program that it starts cannot load its libraries. What it has open stays usable.
+    Without a free descriptor even a started program cannot load its libraries. Open descriptors stay usable.
     """
     import resource
 
@@ -90,13 +92,13 @@ def close_doors() -> None:
 
 
 class Fork:
-    """A forked copy of this process that answers questions; what it does to its state ends with it.
+    """A forked copy of this process that answers questions; changes of its state end with it.
 
-    The copy cannot open anything, and ends with this process. `answer` gets and gives JSON values. To be used in a
-    process without threads, which has imported all that the answers need.
+    The copy cannot open anything, and ends with this process. `answer` takes and returns JSON values. Use it in a
+    process without threads that has imported everything the answers need.
 
     Attributes:
-        seconds: processor time that its answers have taken so far.
+        seconds: processor time of its answers so far.
     """
 
     def __init__(self, answer: Callable[[Any], Any]) -> None:
@@ -113,7 +115,7 @@ class Fork:
 
         Raises:
             ForkLost: it took more (or WALL_FACTOR times as long by the clock), or the copy was killed.
-            RuntimeError: `answer` raised, with its traceback: a mistake of ours.
+            RuntimeError: `answer` raised, with its traceback: an error of this program.
         """
         try:
             self._here.send_bytes(json.dumps([seconds, question]).encode())
@@ -136,14 +138,14 @@ class Fork:
 
 
 def _serve_fork(answer: Callable[[Any], Any], channel: Connection) -> None:
-    """Answer questions until the end; leaves by os._exit, so that nothing of the original runs twice."""
+    """Answer questions until the end; leave by os._exit, so that no code of the original runs twice."""
     try:
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         null = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(null, descriptor)
-        # The original's channel and those of other copies are none of this one's business.
+        # Close the original's channel and those of other copies.
         os.closerange(3, channel.fileno())
         os.closerange(channel.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
         limit_memory()
@@ -165,6 +167,6 @@ def _reply(answer: Callable[[Any], Any], question: Any, channel: Connection) -> 
         return json.dumps({"answer": given, "seconds": time.process_time() - started}).encode()
     except MemoryError:
         raise
-    except Exception:  # a mistake of ours: the original raises it, and the copy ends
+    except Exception:  # an error of this program: the original raises it, and the copy ends
         channel.send_bytes(json.dumps({"error": traceback.format_exc()[-3000:]}).encode())
         raise

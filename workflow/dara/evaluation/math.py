@@ -1,9 +1,9 @@
 """Math: held-out problems with several samples each, graded three ways; the laptop's sums or the five benchmarks.
 
 `strict` is the string comparison of the correctness reward, `strict_or_numeric` the paper's Acc (strict, or the same
-number), `math_verify` the verdict of math-verify 0.9.0. No grader stands alone: each accepts answers that another
-refuses. The text decides, truncated or not, as in the authors' code. A response exceeds when it has more tokens than
-the limit, and is `joint` when right within it.
+number), `math_verify` the verdict of math-verify 0.9.0. All three are reported: each accepts answers that another
+refuses. The text decides, truncated or not, as in the authors' code. A response exceeds if it has more tokens than the
+limit, and is `joint` if it is right within the limit.
 """
 
 from __future__ import annotations
@@ -41,25 +41,29 @@ METRICS = {
 HEADLINE = {"acc": "Acc", "exceed": "Exceed", "joint": "Joint", "strict": "strict", "math_verify": "math-verify"}
 # Metric -> which answers only this grade accepts, of strict, the number comparison, and math-verify.
 LONE = {"only_strict": (1, 1, 0), "only_numeric": (0, 1, 0), "only_math_verify": (0, 0, 1)}
-# Processor time of a step of math-verify's work: it stops what loops in Python, such as 9^{9^{9^9}}; the time limit of
-# the worker stands behind it. math-verify's own alarm is off: it goes by the clock, so a busy machine would refuse good
-# answers, and a gold answer that is refused once would stay so for all its responses.
+# Processor time of one math-verify step: it ends loops in Python, such as 9^{9^{9^9}}; the worker's time limit is the
+# fallback. math-verify's own alarm is off: it uses the clock, so a busy machine would refuse correct answers, and a
+# gold answer that is refused once would be refused for all its responses.
 STEP_SECONDS = 3
 
 
 def case_files(cases_dir: Path) -> list[Path]:
-    """Return the files that the cases are made of."""
+    """Return the files with the cases."""
     return [cases_dir / "problems.jsonl"]
 
 
 def laptop_cases(cases_dir: Path) -> list[Case]:
-    """Return the laptop's sums, all of one category. ValueError, with file and row, for a wrong one."""
+    """Return the laptop's sums, all of one category. Raise ValueError, with file and row, if one is wrong."""
     rows = read_jsonl(*case_files(cases_dir), ("id", "prompt", "answer"))
     return [Case(row["id"], "laptop_math", row, {"answer": row["answer"]}) for row in rows]
 
 
 def load_cases(cases_dir: Path) -> list[Case]:
-    """Return the problems of the five sets; the category is the set. ValueError, with file and row, for a wrong one."""
+    """Return the problems of the five sets, whose categories are the sets.
+
+    Raises:
+        ValueError: a row is wrong; names file and row.
+    """
     (path,) = case_files(cases_dir)
     rows = read_jsonl(path, ("id", "category", "problem", "answer"))
     for number, row in enumerate(rows, 1):
@@ -71,7 +75,7 @@ def load_cases(cases_dir: Path) -> list[Case]:
 
 
 def prompt(case: Case) -> str | list[dict[str, str]]:
-    """Return the complete text that a laptop model continues, or the one user message that a chat model is asked."""
+    """Return the complete text that a laptop model continues, or the one user message of a chat model."""
     if "prompt" in case.question:
         return case.question["prompt"]
     return [{"role": "user", "content": question(case.question["problem"].strip())}]
@@ -99,7 +103,7 @@ def make_scorer() -> Any:
 
 
 def _load_math_verify() -> Any:
-    """`verify(response, answer) -> bool` with math-verify; only for the main thread of a worker (it uses a signal)."""
+    """Return `verify(response, answer) -> bool` of math-verify, for a worker's main thread only (it uses a signal)."""
     installed = metadata.version("math-verify")
     if installed != GRADER_VERSION:
         raise RuntimeError(f"math-verify {installed} is installed; the scores are defined by {GRADER_VERSION}")
@@ -110,10 +114,10 @@ def _load_math_verify() -> Any:
 
     @lru_cache(maxsize=4096)
     def parsed_gold(answer: str) -> list[Any]:
-        # In a box: between dollar signs it misreads some answers.
+        # In a box: math-verify misreads some answers between dollar signs.
         return parse(rf"\boxed{{{answer}}}")
 
-    @lru_cache(maxsize=2048)  # a small model repeats itself from checkpoint to checkpoint
+    @lru_cache(maxsize=2048)  # a small model repeats answers from checkpoint to checkpoint
     def verify(response: str, answer: str) -> bool:
         gold, target = parsed_gold(answer), parse(response)
         # The gold answer goes first: the comparison is not symmetric.
@@ -123,12 +127,12 @@ def _load_math_verify() -> Any:
 
 
 def _within(seconds: float, work: Callable[[], Any], otherwise: Any) -> Any:
-    """Return what `work` returns; `otherwise` where the limit ends it.
+    """Return the result of `work`, or `otherwise` if the time limit ends it.
 
-    It is interrupted by math-verify's own exception whenever it has used `seconds` more of processor time.
+    math-verify's own exception interrupts `work` at every `seconds` of processor time.
 
-    math-verify takes the exception as a failure of its step and goes on, or lets it through. Whenever the signal comes,
-    nothing leaves this function by an exception of it.
+    math-verify treats the exception as a failure of one step and goes on, or lets it pass. The exception never leaves
+    this function, whenever the signal comes.
     """
     from math_verify.errors import TimeoutException
 
@@ -153,7 +157,7 @@ def _within(seconds: float, work: Callable[[], Any], otherwise: Any) -> Any:
 
 
 def _preflight(score: Any) -> None:
-    """Raise RuntimeError unless known answers get their known grades: a grader that refuses all would not show."""
+    """Raise RuntimeError unless known answers get their known grades: a broken grader would refuse all silently."""
     known = {r"\boxed{0.50}": (0, 1, 1), r"so \boxed{\frac12}": (1, 1, 1), r"\boxed{3}": (0, 0, 0), "": (0, 0, 0)}
     for response, expected in known.items():
         grades: dict[str, int] = {}
@@ -166,7 +170,7 @@ def _preflight(score: Any) -> None:
 
 
 def score_row(response: Response, scores: Mapping[str, int], length_limit: int) -> dict[str, int]:
-    """Return the columns of a response from the grades that its scorer gave (0 where it did not end in time)."""
+    """Return the columns of a response from its grades (0 if the scorer did not end in time)."""
     grades = {grade: scores.get(grade, 0) for grade in GRADES}
     exceed = int(response.n_tokens > length_limit)
     joint = int(grades["strict_or_numeric"] and not exceed)
@@ -174,14 +178,16 @@ def score_row(response: Response, scores: Mapping[str, int], length_limit: int) 
 
 
 def summarise(frame: pd.DataFrame) -> dict[str, Metric]:
-    """Return acc, strict, math_verify, exceed, joint and truncated_rate; every question counts alike."""
+    """Return acc, strict, math_verify, exceed, joint and truncated_rate; every question has the same weight."""
     return {metric: plain_metric(frame, column) for metric, column in METRICS.items()}
 
 
 def summarise_sets(frame: pd.DataFrame) -> dict[str, Metric]:
-    """Return the metrics of `summarise` and the shares of answers that only one grade accepts (only_strict,
-    only_numeric, only_math_verify), for each set as `<metric>/<set>`, and as the unweighted mean over the five sets,
-    which exists where all five are there."""
+    """Return the metrics of `summarise` and the shares of answers that only one grade accepts.
+
+    The latter are only_strict, only_numeric and only_math_verify. Each metric is given for each set as
+    `<metric>/<set>`, and as the unweighted mean over the five sets if all five are there.
+    """
     frame = frame.assign(**_accepted_by_one(frame))
     complete = set(frame["category"]) == set(math_sets.SETS)
     metrics = {}
@@ -200,7 +206,7 @@ def _accepted_by_one(frame: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def _macro(metric: Metric) -> Metric:
-    """Return the metric in which every set counts alike, however many questions it has."""
+    """Return the metric with the same weight for every set, whatever its number of questions."""
     import numpy as np
 
     names, counts = np.unique(metric.strata.astype(str), return_counts=True)

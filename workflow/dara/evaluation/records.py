@@ -1,11 +1,11 @@
 """Cases, responses and metrics, and the files of an evaluation.
 
-An evaluation has the directory `<benchmark>-<hash8>`, whose hash is that of the settings that make responses:
+An evaluation has the directory `<benchmark>-<hash8>`, with the hash of the settings that determine responses:
 
-* `step_<N>.jsonl.gz`: the responses of a checkpoint, a line each; `.step_<N>.jsonl` while they are made;
-* `responses.json`: what made them, written when all are there; `.identity.json` says it from the beginning;
+* `step_<N>.jsonl.gz`: the responses of a checkpoint, a line each; `.step_<N>.jsonl` while they are generated;
+* `responses.json`: their identity, written when all are there; `.identity.json` has it from the beginning;
 * `scores.csv.gz`: a row a response, all steps; `.scores.jsonl` while they are scored;
-* `scores.json`: what scored them, at which steps, the checksum of that table, and `responses.json` again.
+* `scores.json`: the scorer, the steps, the checksum of that table, and `responses.json` again.
 
 `results/cached` keeps the two files of scores, and the responses of all steps in one file, `responses.jsonl.gz`.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Stopped = Literal["context_overflow", "step_limit"]
-"""Why a model got no further: no room for another output, or too many steps in a turn."""
+"""Reason why a dialogue ended early: no room for another output, or too many steps in a turn."""
 Place = tuple[str, int]
 """A case and the number of a sample."""
 IDENTITY = ".identity.json"
@@ -40,7 +40,7 @@ CACHED_RESPONSES = "responses.jsonl.gz"
 
 @dataclass(frozen=True)
 class Case:
-    """A held-out problem: `question` is its row in the benchmark's file, `gold` is what its scorer needs."""
+    """A held-out problem: `question` is its row in the benchmark's file, `gold` is the scorer's input."""
 
     id: str
     category: str
@@ -50,10 +50,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Metric:
-    """A score with what a bootstrap over questions needs.
+    """A score with the values, strata and weights for a bootstrap over questions.
 
     The score is the sum of `weights * values`. A stratified bootstrap draws questions with replacement within each
-    stratum; weights are equal within a stratum, so they stay in place.
+    stratum; weights are equal within a stratum, so drawing leaves them unchanged.
 
     Attributes:
         values: (Q,) float, the mean over samples of each question, in [0, 1].
@@ -67,18 +67,18 @@ class Metric:
 
     @property
     def score(self) -> float:
-        """The score over all questions, in [0, 1]."""
+        """Return the score over all questions, in [0, 1]."""
         # An exact sum: 1/24 added 24 times is 1, in any order and on any machine.
         return math.fsum(self.weights * self.values)
 
 
 @dataclass(frozen=True)
 class Response:
-    """What a model said: text without special tokens, tokens with the end token, and whether it ended by itself.
+    """A model's response: text without special tokens, tokens with the end token, and whether it ended by itself.
 
-    In a dialogue of several turns `turns` has the outputs of each turn, one a step; then `text` is empty, `n_tokens`
-    is their sum, and `finished` says that all of them ended by themselves. `stopped`: why the model got no further.
-    `lost_calls`: its tool calls that got no answer, because they took too long or too much memory.
+    In a dialogue of several turns `turns` has the outputs of each turn, one a step; then `text` is empty, `n_tokens` is
+    the sum over outputs, and `finished` is true if all of them ended by themselves. `stopped`: why the dialogue ended
+    early. `lost_calls`: its tool calls without an answer, because they took too long or too much memory.
     """
 
     text: str
@@ -90,14 +90,14 @@ class Response:
 
     @property
     def outputs(self) -> list[str]:
-        """Everything that the model said, in order."""
+        """Return all outputs of the model, in order."""
         return [self.text] if self.turns is None else [step for turn in self.turns for step in turn]
 
 
 class Row(BaseModel):
     """A line of a response file: the response to sample `sample` (from 0) of a case at a step.
 
-    The descriptions are what an error says that a value must be.
+    Error messages use the descriptions: each says what its value must be.
     """
 
     model_config = ConfigDict(strict=True, frozen=True)
@@ -114,12 +114,12 @@ class Row(BaseModel):
 
     @property
     def answer(self) -> Response:
-        """The response itself."""
+        """Return the response itself."""
         return Response(self.response, self.n_tokens, self.finished, self.turns, self.stopped, self.lost_calls)
 
 
 def response_line(step: int, case: str, sample: int, answer: Response) -> str:
-    """Return the line of a response file for one response, without its end; what has its default is left out."""
+    """Return a response as a line of a response file, without the line end; default values are left out."""
     row = {"step": step, "case": case, "sample": sample, "response": answer.text, "n_tokens": answer.n_tokens}
     row |= {"finished": answer.finished}
     rest = {"turns": answer.turns, "stopped": answer.stopped, "lost_calls": answer.lost_calls or None}
@@ -130,7 +130,7 @@ def parse_row(path: Path, number: int, line: str) -> Row:
     """Return the row in line `number` (from 1) of a response file.
 
     Raises:
-        ValueError: it is wrong; names file, row, and what the value must be.
+        ValueError: the line is wrong; names file, row, and what the value must be.
     """
     where, fields = f"{path}, row {number}", Row.model_fields
     try:
@@ -171,17 +171,17 @@ def read_jsonl(path: Path, fields: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def responses_path(directory: Path, step: int) -> Path:
-    """Return where the responses of a checkpoint are."""
+    """Return the path of a checkpoint's responses."""
     return directory / f"step_{step}.jsonl.gz"
 
 
 def journal_path(directory: Path, step: int) -> Path:
-    """Return where they are while they are made."""
+    """Return the path of the journal of a checkpoint's responses, which exists until they are complete."""
     return directory / f".step_{step}.jsonl"
 
 
 def steps_made(directory: Path) -> list[int]:
-    """Return the steps whose responses are all there, sorted."""
+    """Return the steps whose responses are complete, sorted."""
     return sorted(int(path.name[len("step_") : -len(".jsonl.gz")]) for path in directory.glob("step_*.jsonl.gz"))
 
 
@@ -221,7 +221,7 @@ def write_responses(directory: Path, step: int, cases: Sequence[Case], responses
 
 
 def responses_manifest(directory: Path) -> dict[str, Any]:
-    """Return what made the responses in a directory, which may be one of the cache.
+    """Return the identity of the responses in a directory, which may be one of the cache.
 
     Raises:
         ValueError: not all responses are there.
@@ -236,19 +236,19 @@ def responses_manifest(directory: Path) -> dict[str, Any]:
 
 
 def scored_steps(directory: Path) -> list[int] | None:
-    """Return the steps that have scores; None where scoring is not done."""
+    """Return the steps that have scores; None if scoring is not done."""
     path = directory / SCORES
     return read_json(path)["steps"] if path.is_file() else None
 
 
 def covers(directory: Path, steps: Iterable[int]) -> bool:
-    """Return whether scoring is done in a directory, and these steps are among those that it scored."""
+    """Return whether scoring is done in a directory and covers these steps."""
     scored = scored_steps(directory)
     return scored is not None and {*steps} <= {*scored}
 
 
 def scored_by(directory: Path) -> int | None:
-    """Return the version of the scorer that made the scores in a directory; None where there are none."""
+    """Return the version of the scorer that made the scores in a directory; None without scores."""
     path = directory / SCORES
     return read_json(path)["scorer"].get("scorer", {}).get("scorer") if path.is_file() else None
 
@@ -259,7 +259,7 @@ def collected_responses(directory: Path) -> bytes:
 
 
 def copy_responses(source: Path, directory: Path) -> None:
-    """Copy responses, of a directory or of the cache, to `directory`, and what made them."""
+    """Copy responses and their identity from a directory, or from the cache, to `directory`."""
     manifest = responses_manifest(source)
     if (source / CACHED_RESPONSES).is_file():
         for step, lines in _by_step(source / CACHED_RESPONSES).items():
@@ -271,7 +271,7 @@ def copy_responses(source: Path, directory: Path) -> None:
 
 
 def _by_step(path: Path) -> dict[int, list[str]]:
-    """Return step -> lines, with their ends, of a file of the cache."""
+    """Return step -> lines, with their line ends, of a file of the cache."""
     found: dict[int, list[str]] = {}
     for number, line in enumerate(_lines(gunzip(path).decode("utf-8")), 1):
         found.setdefault(parse_row(path, number, line).step, []).append(line + "\n")
@@ -279,12 +279,12 @@ def _by_step(path: Path) -> dict[int, list[str]]:
 
 
 def json_text(content: Any) -> str:
-    """Return a manifest as text: sorted keys, so that equal contents are equal files."""
+    """Return a manifest as text with sorted keys, so that equal contents are equal files."""
     return json.dumps(content, indent=2, sort_keys=True) + "\n"
 
 
 def select_cases(cases: Sequence[Case], limit: int | None) -> list[Case]:
-    """Return at most `limit` cases (None: all) for a first look: as many of each category as possible, in order."""
+    """Return at most `limit` cases (None: all), for a first look: as many of each category as possible, in order."""
     if limit is None or limit >= len(cases):
         return list(cases)
     place: dict[str, int] = {}  # category -> its cases so far
@@ -301,7 +301,7 @@ def sha256_of(paths: Iterable[Path], root: Path) -> dict[str, str]:
 
 
 def plain_metric(frame: pd.DataFrame, column: str) -> Metric:
-    """Return a metric in which every question counts alike.
+    """Return a metric with the same weight for every question.
 
     Args:
         frame: columns category, case and `column`, a row a sample.

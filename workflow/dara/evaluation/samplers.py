@@ -1,8 +1,8 @@
-"""What generates responses at evaluation: the interface of samplers, and what all of them share.
+"""Samplers, which generate the responses of an evaluation: their interface, and the parts that all of them share.
 
 `Sampler.generate` answers all prompts at once, from one stream of random numbers. A session answers request by request,
-each with a seed of its own, so that work goes on after a kill; `run_programs` runs the dialogues of many cases side by
-side on one session. `CheckpointTokenizer` is the text side of a checkpoint, the same for every sampler.
+each with its own seed, so that an evaluation can continue after a kill; `run_programs` runs the dialogues of many cases
+concurrently on one session. `CheckpointTokenizer` handles the text of a checkpoint, the same way for every sampler.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 OVERFLOW = Response("", 0, False, stopped="context_overflow")
 
 ProgressCallback = Callable[[int, int], None]
-"""Called while a session works, with the numbers of tokens and of responses that were just made."""
+"""Called during a session, with the numbers of new tokens and new responses."""
 
 
 def no_progress(tokens: int, responses: int) -> None:
@@ -35,46 +35,46 @@ def no_progress(tokens: int, responses: int) -> None:
 
 
 class Session(Protocol):
-    """Requests to one model, answered in any order; `capacity` is how many at once keep it busy."""
+    """Requests to one model, answered in any order; `capacity` concurrent requests keep it busy."""
 
     capacity: int
 
     def submit(self, key: Hashable, prompt: str, seed: int) -> None:
-        """Ask for a response to a complete text. A prompt that leaves no room is answered by a context overflow."""
+        """Submit a complete text for a response. A prompt that leaves no room is answered by a context overflow."""
 
     def poll(self) -> list[tuple[Hashable, Response]]:
-        """Work until at least one request is answered; return (key, response) of each. Empty when nothing is asked."""
+        """Run until at least one request is answered; return (key, response) of each, or nothing if none is pending."""
 
 
 class Sampler(Protocol):
-    """Draws responses from one checkpoint at a time.
+    """Generator of responses from one checkpoint at a time.
 
-    `identity` says what makes the responses, besides the checkpoint and the arguments of `generate`: values of JSON,
-    the same for every checkpoint. Responses made under different identities do not belong in one table.
+    `identity` has all settings that determine the responses, besides the checkpoint and the arguments of `generate`:
+    JSON values, the same for every checkpoint. Responses of different identities do not belong in one table.
     """
 
     identity: dict[str, Any]
 
     def use(self, checkpoint_dir: Path) -> None:
-        """Draw from this checkpoint from now on, as a sampler made for it would. Sessions of another one end."""
+        """Switch to this checkpoint, as if the sampler had been created for it. Sessions of another checkpoint end."""
 
     def generate(self, prompts: Sequence[str], samples: int, sampling: Sampling, seed: int) -> list[list[Response]]:
-        """`samples` responses to each prompt. The same arguments give the same responses."""
+        """Return `samples` responses to each prompt. The same arguments give the same responses."""
 
     def render(self, messages: Sequence[dict[str, str]]) -> str:
-        """Return chat messages as the text that the checkpoint's chat template makes of them."""
+        """Return chat messages as text, rendered by the checkpoint's chat template."""
 
     def session(
         self, sampling: Sampling, max_context: int | None, on_progress: ProgressCallback = no_progress
     ) -> Session:
-        """Begin a session. `max_context`: tokens of prompt and response together, where the model allows more."""
+        """Begin a session. `max_context`: tokens of prompt and response together, if the model allows more."""
 
     def close(self) -> None:
-        """Give the memory of the model back."""
+        """Release the memory of the model."""
 
 
 SPARE_TOKENS = 2  # of the context, left free as in the paper's evaluation
-# What decides, besides the weights, what a checkpoint says: positions and end tokens stand in its configuration.
+# Files that determine a checkpoint's responses besides the weights: its configuration has positions and end tokens.
 SETTINGS_FILES = (
     "config.json",
     "generation_config.json",
@@ -108,9 +108,9 @@ class CheckpointTokenizer:
 
     @cached_property
     def end_tokens(self) -> list[int]:
-        """The tokenizer's end token and those of the checkpoint's own settings, sorted.
+        """Return the tokenizer's end token and those of the checkpoint's generation settings, sorted.
 
-        Some models end a turn with a token of their own besides the tokenizer's.
+        Some models end a turn with another token than the tokenizer's.
         """
         paths = [self._directory / name for name in ("generation_config.json", "config.json")]
         settings = next((path for path in paths if path.is_file()), None)
@@ -119,13 +119,13 @@ class CheckpointTokenizer:
 
     @cached_property
     def positions(self) -> int:
-        """Tokens that the model itself allows for prompt and response."""
+        """Return the number of tokens that the model itself allows for prompt and response."""
         from transformers import AutoConfig
 
         return AutoConfig.from_pretrained(self._directory, local_files_only=True).max_position_embeddings
 
     def render(self, messages: Sequence[dict[str, str]]) -> str:
-        """See `Sampler.render`."""
+        """Render chat messages; see `Sampler.render`."""
         if not self.tokenizer.chat_template:
             raise ValueError(f"{self._directory}: the tokenizer has no chat template, which this benchmark needs")
         return self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
@@ -141,7 +141,7 @@ class CheckpointTokenizer:
         return self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def room(self, prompt_tokens: int, sampling: Sampling, max_context: int | None) -> int:
-        """Return the new tokens for a prompt: what the response and the context allow; 0 or less is an overflow."""
+        """Return the room for new tokens after a prompt, limited by response and context; 0 or less is an overflow."""
         context = self.positions if max_context is None else min(max_context, self.positions)
         return min(sampling.max_response_tokens, context - prompt_tokens - SPARE_TOKENS)
 
@@ -149,10 +149,10 @@ class CheckpointTokenizer:
 def run_programs(
     waiting: Iterable[tuple[Place, Callable[[], Program]]], session: Session, sampler: Sampler, seed: int
 ) -> Iterator[list[tuple[Place, Response]]]:
-    """Yield what is kept of cases as soon as their programs end, and an empty list when others have only gone on.
+    """Yield the responses of cases as soon as their programs end, and an empty list when only others made progress.
 
-    As many programs run at once as the session can use. The seed of a request follows from `seed`, case, sample and
-    step alone: it is the same whatever ran before.
+    The session's capacity limits the number of concurrent programs. The seed of a request depends on `seed`, case,
+    sample and step alone, not on the order of execution.
     """
     queue = iter(waiting)
     running: dict[Place, Program] = {}
@@ -173,7 +173,7 @@ def run_programs(
             answered[place] += 1
             try:
                 prompt = running[place].send(response)
-            except StopIteration as end:  # a program returns what is kept of its case
+            except StopIteration as end:  # a program returns its case's final response
                 del running[place], answered[place]
                 ended.append((place, end.value))
             else:
@@ -182,24 +182,24 @@ def run_programs(
 
 
 def request_seed(seed: int, place: Place, step: int) -> int:
-    """Return a seed (31 bits) of a request's own."""
+    """Return the seed (31 bits) of one request."""
     text = f"{seed}/{place[0]}/{place[1]}/{step}"
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:4], "big") >> 1
 
 
 BAR = 20  # characters
 EVERY_SECONDS = 5.0
-QUIET_SECONDS = 60.0  # while nothing ends, as long dialogues side by side do not for a while
+QUIET_SECONDS = 60.0  # between two log lines while nothing ends, as with many long dialogues
 
 
 class Progress:
-    """Logs `label: [####      ] 20%, 660 of 3301, about 12 s left` every few seconds and at the end.
+    """Progress log: `label: [#### ] 20%, 660 of 3301, about 12 s left` every few seconds and at the end.
 
-    While nothing ends it logs every minute, and where it is told so, how much was made:
-    `label: [##        ] 10%, 22 of 220, 61 outputs and 14,205 tokens in 180 s`.
+    While nothing ends it logs every minute, with the counts given to `made`, if any: `label: [## ] 10%, 22 of 220, 61
+    outputs and 14,205 tokens in 180 s`.
 
     Args:
-        done: what was there before; it does not count for the time left.
+        done: count at the start; it is left out of the estimate of the time left.
     """
 
     def __init__(self, logger: logging.Logger, label: str, total: int, done: int = 0) -> None:
@@ -208,12 +208,12 @@ class Progress:
         self._started = self._shown = time.monotonic()
 
     def advance(self, count: int = 1) -> None:
-        """`count` more are done; 0: work goes on, and nothing has ended."""
+        """Count `count` more as done; 0 means that work goes on, and nothing has ended."""
         self._done += count
         self._show(0.0 if self._done == self._total else EVERY_SECONDS if count else QUIET_SECONDS)
 
     def made(self, tokens: int, outputs: int) -> None:
-        """Count what was made for what is not done yet. To be called often: it logs when it is time."""
+        """Count tokens and outputs of unfinished items. Call it often: it logs when it is time."""
         self._tokens += tokens
         self._outputs += outputs
         self._show(QUIET_SECONDS)
@@ -225,7 +225,7 @@ class Progress:
             self._logger.info("%s: %s", self._label, self.line(now - self._started))
 
     def line(self, seconds: float) -> str:
-        """Return the line after `seconds` of work."""
+        """Return the progress line after `seconds` of work."""
         share = self._done / self._total if self._total else 1.0
         filled = "#" * round(BAR * share)
         here = f"[{filled:<{BAR}}] {share:.0%}, {self._done} of {self._total}"

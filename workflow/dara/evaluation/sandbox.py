@@ -1,11 +1,11 @@
 """A worker process that scores model text, with a time limit for each response.
 
-Model text is hostile: it can make a grader loop, recurse or fill the memory. So scoring happens in a process that may
-be killed. What it costs is that response only (outcome `timeout`); the worker starts again and goes on with the next
-one. An exception in a scorer is a mistake of ours and is raised here: it never counts as a wrong answer.
-The worker has no network where the kernel allows that, an empty working directory, none of this process's environment
-but what finds its libraries, and limits on memory and processor time. Time is the processor's, so that a busy machine
-changes no score; the clock only ends what waits.
+Model text is untrusted: it can make a grader loop, recurse or fill the memory. So scoring runs in a process that may be
+killed. A kill costs that response only (outcome `timeout`); the worker is restarted and continues with the next one. An
+exception in a scorer is an error of this program and is raised here: it never counts as a wrong answer. The worker has
+no network where the kernel allows that, an empty working directory, only those environment variables of this process
+that locate its libraries, and limits on memory and processor time. Limits are in processor time, so that a busy machine
+changes no score; the clock only ends a worker that waits.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ Scores = dict[str, int | float]
 Item = dict[str, Any]
 Outcomes = Literal["ok", "timeout"]
 
-# What goes to a worker at once, at most (but one item in any case); also what a kill can cost.
+# Most items and characters that go to a worker at once (but at least one item); a kill can cost as much.
 BATCH_ITEMS = 16
 BATCH_CHARACTERS = 4_000_000
 START_SECONDS = 120.0
-# What a worker keeps of the environment: how programs and libraries are found, and the encoding of text.
+# Environment variables that a worker keeps: paths of programs and libraries, and the encoding of text.
 INHERITED = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
-# Exit statuses of the worker. Python ends with EXCEPTION when an exception is not caught: a mistake of ours.
-# Every other end (out of memory, a signal) is the response's doing.
+# Exit statuses of the worker. Python ends with EXCEPTION when an exception is not caught: an error of this program.
+# The response is the cause of every other end (out of memory, a signal).
 EXCEPTION = 1
 OUT_OF_MEMORY = 86
 
 
 class SandboxError(RuntimeError):
-    """The worker cannot start, or a scorer raised: a mistake of ours, not a wrong answer of the model."""
+    """The worker cannot start, or a scorer raised: an error of this program, not a wrong answer of the model."""
 
 
 @dataclass(frozen=True)
 class ScorerSpec:
-    """What the worker runs.
+    """The scorer of a worker, with its settings and limits.
 
     Attributes:
         factory: `package.module:function`; called with `settings` once in a worker, it returns the scorer, a generator
@@ -80,14 +80,14 @@ class ScorerSpec:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Scores of an item; after a `timeout` (also: out of memory, killed) only the parts that were there by then."""
+    """Scores of an item; after a `timeout` (also: out of memory, killed) only the parts scored by then."""
 
     scores: Scores
     outcome: Outcomes
 
 
 class Sandbox:
-    """Scores items in a worker process; use as a context manager."""
+    """One worker process that scores items; use as a context manager."""
 
     def __init__(self, spec: ScorerSpec) -> None:
         self._spec = spec
@@ -108,7 +108,7 @@ class Sandbox:
             self._directory.cleanup()
 
     def start(self) -> Network:
-        """Start the worker, if it does not run. Returns whether it can reach a network."""
+        """Start the worker if it does not run, and return whether it can reach a network."""
         with self._lock:
             if self._closed:
                 raise SandboxError("the scoring worker is closed")
@@ -116,7 +116,9 @@ class Sandbox:
         return worker.wait_until_ready()
 
     def score(self, items: Sequence[dict[str, Any]], names: Sequence[int] | None = None) -> list[Outcome]:
-        """Return the outcomes of `items`, in their order. `names`: what they are called in messages (0, 1, ...)
+        """Return the outcomes of `items`, in their order.
+
+        `names`: the items' names in messages (0, 1, ...).
 
         Raises:
             SandboxError: the worker does not start, or the scorer raised on an item (which is named).
@@ -133,7 +135,7 @@ class Sandbox:
         return outcomes
 
     def _again(self, item: dict[str, Any], name: int) -> Outcome:
-        """Score an item again, alone in a fresh worker: a foreign kill is not the response's fault."""
+        """Score an item a second time, alone in a fresh worker: a kill may have another cause than the response."""
         finished = self._run([item], [name])
         if finished:
             return finished[0]
@@ -168,12 +170,12 @@ class Sandbox:
 
 
 def cores() -> int:
-    """Return the processor cores that this process may use."""
+    """Return the number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class ScoringPool:
-    """Scores items in `workers` processes; use as a context manager. Workers start when they are first needed."""
+    """Pool of `workers` scoring processes; use as a context manager. Workers start when they are first needed."""
 
     def __init__(self, spec: ScorerSpec, workers: int) -> None:
         if workers < 1:
@@ -188,11 +190,11 @@ class ScoringPool:
             sandbox.__exit__()
 
     def network(self) -> Network:
-        """Return whether the workers can reach a network; starts one of them."""
+        """Return whether the workers can reach a network; start one of them to see that."""
         return self._sandboxes[0].start()
 
     def score(self, items: Mapping[int, Item], keep: Callable[[int, Outcome], None]) -> None:
-        """Score `items`, and call `keep(key, outcome)` in this thread for each as soon as it is there, in any order.
+        """Score `items`, and call `keep(key, outcome)` in this thread for each as soon as it is scored, in any order.
 
         Raises:
             SandboxError: a worker does not start, or the scorer raised on an item (its key is named); then the pool
@@ -220,13 +222,13 @@ class ScoringPool:
                         keep(key, outcome)
                 finished = True
             finally:
-                if not finished:  # an error or an interrupt: nobody waits for what the others are at
+                if not finished:  # an error or an interrupt: the results of the other workers are not needed
                     threads.shutdown(wait=False, cancel_futures=True)
                     self.__exit__()
 
 
 class Worker:
-    """A worker process that starts: batches go in as JSON lines, messages come out as JSON lines."""
+    """A worker process: batches are sent as JSON lines, messages are received as JSON lines."""
 
     def __init__(self, spec: ScorerSpec, directory: Path) -> None:
         self._spec, self._log = spec, directory / "worker.log"
@@ -241,14 +243,14 @@ class Worker:
                 stderr=log,
                 cwd=working,
                 env=_environment(spec, directory),
-                start_new_session=True,  # so that what it has forked ends with it
+                start_new_session=True,  # so that its forked copies end with it
             )
         self._messages: queue.Queue[bytes | None] = queue.Queue()
         threading.Thread(target=_pump, args=(self._process.stdout, self._messages), daemon=True).start()
         self.send({"factory": spec.factory, "settings": spec.settings, "seconds": spec.seconds})
 
     def wait_until_ready(self) -> Network:
-        """Return whether it can reach a network, once it has started. SandboxError when it does not start."""
+        """Return whether the started worker can reach a network. Raise SandboxError if it does not start."""
         if self._network is None:
             ready = self.receive(time.monotonic() + START_SECONDS)
             if ready is None:
@@ -259,25 +261,25 @@ class Worker:
 
     def send(self, content: Any) -> None:
         # The worker reads the whole line before it starts to score, so this cannot wait for a hanging scorer.
-        # A worker that is gone by now shows as the end of its messages.
+        # If the worker has ended by now, `receive` sees the end of its messages.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(content).encode() + b"\n")
             self._process.stdin.flush()
 
     def receive(self, deadline: float) -> dict[str, Any] | None:
-        """Return the next message, or None when there is none by the deadline or the worker has ended."""
+        """Return the next message, or None if there is none by the deadline or the worker has ended."""
         try:
             line = self._messages.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
             return None
         if line is None:
-            self._messages.put(None)  # the end stays the end, whoever asks next
-            self._process.wait()  # its exit status says why
+            self._messages.put(None)  # later calls see the end, too
+            self._process.wait()  # the exit status gives the reason
             return None
         return json.loads(line)
 
     def end(self) -> str:
-        """End the worker. Returns the end of its log if it had ended by an exception, else an empty text."""
+        """End the worker, and return the end of its log if an exception had ended it, else an empty text."""
         if self._process.returncode is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         status = self._process.wait()
@@ -313,7 +315,7 @@ def _batch_length(items: Sequence[dict[str, Any]], start: int) -> int:
 
 
 def _characters(value: Any) -> int:
-    """Return the characters of all texts in a value of JSON."""
+    """Return the total number of characters of all texts in a JSON value."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
@@ -329,10 +331,10 @@ def _pump(stream: IO[bytes], messages: queue.Queue[bytes | None]) -> None:
 
 
 def serve() -> None:
-    """Run the worker: read what to run from standard input, then score batches until the input ends."""
+    """Run the worker: read the scorer from standard input, then score batches until the input ends."""
     network = leave_network()
     channel = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # whatever a grader prints must not mix with the messages
+    os.dup2(2, 1)  # a grader's output must not mix with the messages
 
     def send(message: dict[str, Any]) -> None:
         channel.write(json.dumps(message).encode() + b"\n")
@@ -350,4 +352,4 @@ def serve() -> None:
                     send({"scores": part})
                 send({"done": True})
     except (MemoryError, ForkLost):
-        os._exit(OUT_OF_MEMORY)  # a process that ran out of memory is not to be trusted with the next response
+        os._exit(OUT_OF_MEMORY)  # after running out of memory, its state is unreliable

@@ -1,13 +1,13 @@
-"""Dialogues with tools: what a case asks of a model as a program, and the process that executes its tool calls.
+"""Dialogues with tools: each case as a program, and the process that executes its tool calls.
 
 A program is a generator that yields prompts and is sent responses. Many programs run at once, each waiting for its own
 response, so that an engine always has a full batch. The dialogue follows bfcl-eval's driver: within a turn the model is
-asked again as long as it makes calls, with their results in the history; a turn ends with an output that has no
+prompted again as long as it makes calls, with their results in the history; a turn ends with an output that has no
 readable call; a turn of more than `max_steps` outputs with calls ends the case.
 
-bfcl-eval's tool classes are real Python objects, and its way to call them is eval(). Here only calls that `bfcl_calls`
-has written from checked parts are evaluated, in a worker without network and with limits (`sandbox`), and each case has
-its own forked copy of it (`isolation`), so no state goes from one case to another or from one model to the next.
+bfcl-eval's tool classes are Python objects, which it calls with eval(). Here only calls that `bfcl_calls` has written
+from checked parts are evaluated, in a worker without network and with limits (`sandbox`). Each case has its own forked
+copy of the worker (`isolation`), so no state passes from one case to another or from one model to the next.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from dara.evaluation.sandbox import SandboxError, ScorerSpec, Worker
 logger = logging.getLogger(__name__)
 
 Prompt = str | list[dict[str, str]]
-"""A complete text, or chat messages that the model's own template renders."""
+"""A complete text, or chat messages for the model's own template."""
 Program = Generator[Prompt, Response, Response]
-"""Yields prompts, is sent the response to each, and returns what is kept of the case."""
+"""Generator of prompts that is sent the response to each, and returns the case's final response."""
 Messages = list[dict[str, str]]
 
 
 class Executor(Protocol):
-    """Executes the tool calls of cases, each case with a state of its own."""
+    """Executor of the tool calls of cases; each case has its own state."""
 
     def execute(self, case_id: str, calls: list[dict[str, Any]]) -> list[str]:
-        """Return what each call returned, in order; a failed call returns a text that says so."""
+        """Return the result of each call, in order; the result of a failed call is an error text."""
 
     def lost(self, case_id: str) -> int:
-        """Return how many calls of a case got no answer."""
+        """Return the number of a case's calls without an answer."""
 
     def forget(self, case_id: str) -> None:
         """Drop the state of a case."""
 
 
 def one_request(prompt: Prompt) -> Program:
-    """Ask one prompt, and keep the response."""
+    """Run a program of one prompt, and return its response."""
     return (yield prompt)
 
 
@@ -61,7 +61,7 @@ def dialogue(
     executor: Executor,
     max_steps: int,
 ) -> Program:
-    """Return a dialogue of several turns with tools.
+    """Run a dialogue of several turns with tools, and return its outputs.
 
     Args:
         turns: the messages that begin each turn.
@@ -73,7 +73,7 @@ def dialogue(
     done: list[tuple[str, ...]] = []
     outputs: list[Response] = []
     stopped: Stopped | None = None
-    executor.forget(case_id)  # a case begins with its own state, whoever ran it before
+    executor.forget(case_id)  # a case begins with its initial state, also after an earlier run
     for turn in turns:
         history += turn
         steps: list[str] = []
@@ -85,6 +85,7 @@ def dialogue(
             outputs.append(response)
             steps.append(response.text)
             history.append({"role": "assistant", "content": response.text})
+            # As in bfcl-eval's driver, an output without a readable call ends the turn.
             calls = decode_output(response.text)
             if not calls:
                 break
@@ -106,21 +107,21 @@ def dialogue(
 
 
 def _call_text(call: dict[str, Any]) -> str:
-    """Return a call as the history shows it: `name(parameter=value, ...)`."""
+    """Return a call in the form of the history: `name(parameter=value, ...)`."""
     ((name, parameters),) = call.items()
     given = ["..."] if parameters is None else [f"{key}={value!r}" for key, value in parameters.items()]
     return encodable(f"{name}({', '.join(given)})")
 
 
 def encodable(text: str) -> str:
-    """Return the text with lone surrogates, which JSON can name and no tokenizer takes, as escapes."""
+    """Return the text with lone surrogates, which JSON can contain but no tokenizer accepts, as escapes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 Call = dict[str, Any]
 
 FACTORY = "dara.evaluation.tools:make_server"
-MOST_ENDED = 3  # calls of a case that end its copy; after so many its tools answer no more
+MOST_ENDED = 3  # calls of a case that end its copy; after so many, its tools give no more answers
 NO_ANSWER = "Error during execution: the tool did not answer within {:g} seconds."
 NO_TIME = "Error during execution: the tool was not called, because the time for tool calls is used up."
 CUT = " [cut after {:d} characters]"
@@ -128,10 +129,10 @@ CUT = " [cut after {:d} characters]"
 
 @dataclass(frozen=True)
 class Limits:
-    """What tool calls may take, in seconds of processor time, and say, in characters.
+    """Limits of tool calls: processor time in seconds, and answers in characters.
 
-    A case has no more time than its scorer has by default to execute the same calls again. The longest answer
-    of a gold call has 31,706 characters, and those of the gold calls of a turn have 70,423 together.
+    A case has no more time than its scorer has by default to execute the same calls again. The longest answer of a gold
+    call has 31,706 characters, and the answers to the gold calls of a turn have 70,423 together.
     """
 
     call_seconds: float = 5.0
@@ -143,10 +144,10 @@ class Limits:
 
 @dataclass
 class _Live:
-    """A case whose tools have a state."""
+    """State of a case whose tools are in use."""
 
     case: Case
-    history: list[Call] = field(default_factory=list)  # what makes the state again
+    history: list[Call] = field(default_factory=list)  # calls that restore the state
     worker: Worker | None = None  # the one that has a copy for the case
     seconds: float = 0.0  # processor time that its calls have taken
     ended: int = 0  # calls that ended their copy
@@ -154,10 +155,10 @@ class _Live:
 
 
 class ToolExecutor:
-    """Executes the calls of several-turn cases; a context manager that threads may share. Starts when first needed.
+    """Executor of the calls of multi-turn cases; a context manager that threads may share. Starts at first use.
 
-    A call that hangs or uses up the memory is answered by an error, as a call that a tool refuses is; the state of its
-    case is made again from the calls before it.
+    A call that hangs or uses up the memory is answered by an error, as is a call that a tool refuses; the state of its
+    case is restored by repeating the calls before it.
     """
 
     def __init__(self, cases: Sequence[Case], limits: Limits | None = None) -> None:
@@ -180,20 +181,20 @@ class ToolExecutor:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What executes the calls, in values of JSON; `network` says whether the tools could reach one."""
+        """Return versions, limits and `network` (whether the tools could reach one), as JSON values."""
         with self._lock:
             network = self._started().wait_until_ready()
         limits = {**dataclasses.asdict(self._limits), "memory_bytes": MEMORY_BYTES}
         return {"bfcl-eval": CHECKER_VERSION, "network": network, **limits}
 
     def execute(self, case_id: str, calls: Sequence[Call]) -> list[str]:
-        """Return what the tools of a case say to the calls of an output (`decode_calls`), one text a call, in order.
+        """Return the tools' answers to the calls of an output (`decode_calls`), one text a call, in order.
 
-        Whatever a call is, it costs its own answer only: `Error during execution: ...`; once the time of the output or
-        of the case is used up, calls are not made. Answers are cut at the limits.
+        A failing call costs its own answer only: `Error during execution: ...`. Once the time of the output or of the
+        case is used up, calls are not made. Answers are cut at the limits.
 
         Raises:
-            ValueError: `case_id` is none of the cases.
+            ValueError: `case_id` is not one of the cases.
             SandboxError: the executor itself failed.
         """
         if case_id not in self._cases:
@@ -214,21 +215,21 @@ class ToolExecutor:
             return answers
 
     def lost(self, case_id: str) -> int:
-        """Return how many calls of a case got no answer: they ended their copy, or no time was left."""
+        """Return the number of a case's calls without an answer: they ended their copy, or no time was left."""
         with self._lock:
             return self._live[case_id].lost if case_id in self._live else 0
 
     def forget(self, case_id: str) -> None:
-        """End a case: its tools start again when it is executed again."""
+        """End a case: its tools start from the initial state when it is executed again."""
         with self._lock:
             live = self._live.pop(case_id, None)
             if live is not None and live.worker is not None and live.worker is self._worker:
                 self._ask({"case": case_id, "forget": True})
 
     def _one(self, live: _Live, call: Call) -> str | None:
-        """Return what the tools say to one call; None where it ended the copy that it was executed in."""
+        """Return the tools' answer to one call; None if the call ended the copy that executed it."""
         worker, said = self._asked(live, call)
-        if said is None:  # the whole worker ended: the system's doing, or bad luck, so not the call's fault at once
+        if said is None:  # the whole worker ended: perhaps not the call's fault, so it has a second try
             logger.warning("case %s: the tools' process ended, and the call is made again in a new one", live.case.id)
             worker, said = self._asked(live, call)
         if said is not None and "text" in said:
@@ -246,7 +247,7 @@ class ToolExecutor:
         return None
 
     def _asked(self, live: _Live, call: Call) -> tuple[Worker, dict[str, Any] | None]:
-        """Return the worker that a call goes to, and what it says (None: it ended)."""
+        """Send a call to the worker, and return the worker and its answer (None: the worker ended)."""
         item = {"case": live.case.id, "call": call}
         worker = self._started()
         if live.worker is not worker:  # it has no copy of this case, or the copy ended
@@ -261,11 +262,11 @@ class ToolExecutor:
         return self._worker
 
     def _ask(self, item: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the worker's answer; None where it ended or gave none in time, and then a new one takes its place."""
+        """Return the worker's answer; None if it ended or gave none in time, and then a new worker replaces it."""
         worker = self._started()
         worker.send([item])
         said: dict[str, Any] = {}
-        # The calls before this one may have to be repeated. The worker itself looks after the limits of both.
+        # The calls before this one may have to be repeated. The worker itself enforces the limits of both.
         patience = WALL_FACTOR * (2 * self._limits.case_seconds + self._limits.call_seconds)
         deadline = time.monotonic() + patience
         while (message := worker.receive(deadline)) is not None:
@@ -284,7 +285,7 @@ def _cut(text: str, characters: int) -> str:
 
 
 def make_server(limits: Mapping[str, Any]) -> Any:
-    """Return what runs in the worker, with `Limits`: item {"case", "call"} -> {"text", "seconds"} or {"ended"}.
+    """Return the worker's function under `Limits`: item {"case", "call"} -> {"text", "seconds"} or {"ended"}.
 
     The item has "entry", "long_context" and "history" (the calls before) where the case has no copy yet.
     """

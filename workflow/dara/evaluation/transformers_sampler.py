@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt that waits: token ids, how many new ones it may get, and the seed of its own random numbers."""
+    """A waiting prompt: token ids, its limit of new tokens, and the seed of its own random numbers."""
 
     key: Hashable
     tokens: list[int]
@@ -51,12 +51,12 @@ class TransformersSampler:
         }
 
     def use(self, checkpoint_dir: Path) -> None:
-        """See `Sampler`."""
+        """Switch to a checkpoint; see `Sampler`."""
         self.close()
         self._directory, self._text = checkpoint_dir, CheckpointTokenizer(checkpoint_dir)
 
     def generate(self, prompts: Sequence[str], samples: int, sampling: Sampling, seed: int) -> list[list[Response]]:
-        """`samples` responses to each prompt (all of a prompt in one batch), reproducible from `seed`.
+        """Return `samples` responses to each prompt (all of a prompt in one batch), reproducible from `seed`.
 
         Raises:
             ValueError: a prompt is empty, or too long for the model together with the longest response.
@@ -65,7 +65,7 @@ class TransformersSampler:
 
         count = max(1, self._batch_size // samples)
         responses: list[list[Response]] = []
-        # The seed holds inside only: generate() draws from the global generator, which is put back afterwards.
+        # generate() draws from the global generator: it is seeded here, and restored afterwards.
         with torch.random.fork_rng(devices=[]), torch.inference_mode(), one_thread():
             torch.manual_seed(seed)
             for start in range(0, len(prompts), count):
@@ -74,13 +74,13 @@ class TransformersSampler:
         return responses
 
     def render(self, messages: Sequence[dict[str, str]]) -> str:
-        """See `Sampler`."""
+        """Render chat messages; see `Sampler`."""
         return self._text.render(messages)
 
     def session(
         self, sampling: Sampling, max_context: int | None, on_progress: ProgressCallback = no_progress
     ) -> Session:
-        """See `Sampler`. What a request draws depends on its seed alone, not on its neighbours in a batch."""
+        """Begin a session; see `Sampler`. A response depends on its request's seed alone, not on its batch."""
 
         def answer(requests: Sequence[Request]) -> list[Response]:
             return self._answer(requests, sampling, on_progress)
@@ -88,7 +88,7 @@ class TransformersSampler:
         return _TransformersSession(self._text, self._batch_size, sampling, max_context, answer)
 
     def close(self) -> None:
-        """See `Sampler`."""
+        """Release the model; see `Sampler`."""
         self.__dict__.pop("_model", None)
 
     def _answer(self, requests: Sequence[Request], sampling: Sampling, on_progress: ProgressCallback) -> list[Response]:
@@ -102,7 +102,7 @@ class TransformersSampler:
         mask = [[0] * (width - len(request.tokens)) + [1] * len(request.tokens) for request in requests]
         rooms = [request.max_new_tokens for request in requests]
         config = GenerationConfig(
-            do_sample=False,  # where there is a temperature, the drawing is done by _Draw
+            do_sample=False,  # with a temperature, `_draw` samples
             max_new_tokens=max(rooms),
             eos_token_id=self._text.end_tokens,
             pad_token_id=pad,
@@ -120,7 +120,7 @@ class TransformersSampler:
         return [self._cut(row, request) for row, request in zip(tokens.tolist(), requests, strict=True)]
 
     def _cut(self, tokens: list[int], request: Request) -> Response:
-        """Return the request's own part of a row: it ends at an end token, or where its room ends."""
+        """Return a request's response from a row, which ends at an end token or at the request's limit."""
         end = next((i for i, token in enumerate(tokens) if token in self._text.end_tokens), len(tokens))
         kept = tokens[: min(end + 1, request.max_new_tokens)]
         return Response(self._text.decode(kept), len(kept), end < len(kept))
@@ -167,7 +167,7 @@ class TransformersSampler:
         return {name: encoded[name] for name in ("input_ids", "attention_mask")}
 
     def _response(self, tokens: list[int]) -> Response:
-        """`tokens` without the prompt; what follows the first end token is padding."""
+        """Return the response with these `tokens`, without the prompt; tokens after the first end token are padding."""
         end = next((i for i, token in enumerate(tokens) if token in self._text.end_tokens), None)
         kept = tokens if end is None else tokens[: end + 1]
         return Response(self._text.decode(kept), len(kept), end is not None)
@@ -179,7 +179,7 @@ class TransformersSampler:
 
         quiet()
         model = AutoModelForCausalLM.from_pretrained(self._directory, dtype=torch.float32, local_files_only=True).eval()
-        # What a checkpoint's own settings say (top_k, penalties) must not fill the gaps of ours.
+        # The checkpoint's generation settings (top_k, penalties) must not fill in what is left unset here.
         model.generation_config = GenerationConfig()
         model.register_forward_pre_hook(_within(self._text.positions), with_kwargs=True)
         return model
@@ -188,8 +188,8 @@ class TransformersSampler:
 def _within(positions: int) -> Callable[..., Any]:
     """Return a hook that keeps position ids below `positions`.
 
-    A row that has used its room is computed as long as another row of its batch goes on, which nobody reads; without
-    this it would look for a learned position that does not exist.
+    A row at its limit is still computed while other rows of its batch continue, and its output is ignored. Without this
+    hook it would index learned positions that do not exist.
     """
 
     def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -201,7 +201,7 @@ def _within(positions: int) -> Callable[..., Any]:
 
 
 def _rooms(width: int, rooms: Sequence[int], end_tokens: Sequence[int], on_progress: ProgressCallback) -> Any:
-    """Return a stopping criterion that ends each row where its own room ends, and reports how many tokens were made.
+    """Return a stopping criterion that ends each row at its own limit, and reports the number of new tokens.
 
     Args:
         width: tokens of the padded prompts.
@@ -225,10 +225,9 @@ def _rooms(width: int, rooms: Sequence[int], end_tokens: Sequence[int], on_progr
 
 
 def _draw(sampling: Sampling, seeds: Sequence[int]) -> Any:
-    """Return a logits processor after which the largest logit is a draw: softmax at the temperature, cut at top_p.
+    """Return a logits processor that makes the largest logit a draw: softmax at the temperature, cut at top_p.
 
-    It adds Gumbel noise, whose largest sum is a draw from the softmax (Gumbel 1954); each row has a generator of its
-    own.
+    It adds Gumbel noise: the largest sum is a draw from the softmax (Gumbel 1954). Each row has its own generator.
     """
     import torch
     from transformers import LogitsProcessor, TopPLogitsWarper
@@ -248,7 +247,7 @@ def _draw(sampling: Sampling, seeds: Sequence[int]) -> Any:
 
 
 class _TransformersSession:
-    """Answers a batch at a time: the oldest request and those of the most similar length, for the least padding."""
+    """Session that answers in batches: the oldest request and those most similar in length, for the least padding."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
-"""Held-out validation during training: the training rewards on rows that are never trained on.
+"""Held-out validation during training: the training rewards on rows outside of the training set.
 
-The rows are those that the preparation of the training data wrote. As in training, the text decides as it is, truncated
-or not. Tool calling (ToolRL's 80 validation rows): `correctness` is the raw reward in [-3, 3], `format` and `length`
-are 0 or 1; the length limit is in words of the think block. Math (held-out problems of the training set): `correctness`
-and `length` are 0 or 1; the length limit is in tokens with the end token.
+The preparation of the training data wrote the rows. As in training, the text decides, truncated or not. Tool calling
+(ToolRL's 80 validation rows): `correctness` is the raw reward in [-3, 3], `format` and `length` are 0 or 1; the length
+limit is in words of the think block. Math (held-out problems of the training set): `correctness` and `length` are 0 or
+1; the length limit is in tokens with the end token.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ PLACE, REST = ("case", "category", "sample"), ("truncated", "n_tokens", "outcome
 
 
 def case_files(cases_dir: Path) -> list[Path]:
-    """Return the files that the cases are made of."""
+    """Return the files with the cases."""
     return [cases_dir / "problems.jsonl"]
 
 
 def load_cases(cases_dir: Path) -> list[Case]:
-    """Return all rows, in the order of the file. ValueError, with file and row, for a wrong one."""
+    """Return all rows, in the order of the file. Raise ValueError, with file and row, if one is wrong."""
     rows = read_jsonl(*case_files(cases_dir), ("id", "category", "messages", "reference"))
     return [Case(row["id"], row["category"], row, {"reference": row["reference"]}) for row in rows]
 
 
 def prompt(case: Case) -> list[dict[str, str]]:
-    """Return what the model is asked: the messages of the training prompt."""
+    """Return the messages of the training prompt."""
     return case.question["messages"]
 
 
@@ -74,7 +74,7 @@ def make_math_scorer() -> Any:
 
 
 def _preflight(score: Any, known: dict[str, dict[str, float]], reference: str) -> None:
-    """Raise RuntimeError unless known responses get their known rewards: a scorer that finds nothing would not show."""
+    """Raise RuntimeError unless known responses get their known rewards, since a broken scorer would give no error."""
     for response, expected in known.items():
         rewards: dict[str, float] = {}
         for part in score({"response": response, "reference": reference}):
@@ -84,7 +84,7 @@ def _preflight(score: Any, known: dict[str, dict[str, float]], reference: str) -
 
 
 def tool_row(response: Response, scores: Mapping[str, float], length_limit: int | None) -> dict[str, float]:
-    """Return the columns of a response to tool calling; without a length limit it is the paper's."""
+    """Return the columns of a response to tool calling; without a length limit the paper's is used."""
     from dara.rewards import assistant_turn, think_length
 
     limit = {} if length_limit is None else {"limit": length_limit}

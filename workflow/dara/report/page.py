@@ -37,22 +37,22 @@ MIME = {".png": "image/png", ".svg": "image/svg+xml"}
 log = logging.getLogger(__name__)
 
 LONGEST = 2000
-"""Characters of a prompt or a response that are shown."""
+"""Maximum number of shown characters of a prompt or a response."""
 
 RESPONSES = 3
-"""Responses shown of each of the two checkpoints of a run."""
+"""Number of responses shown for each of the two checkpoints of a run."""
 
 ASKED = ("step", "prompt", "reference", "response", "n_tokens", "rewards")
-"""What a line of samples.jsonl.gz must have."""
+"""Required keys of a line of samples.jsonl.gz."""
 
 
 def write_report(flow: WorkflowPlan, out: Path) -> None:
     """Write the report of a preset; the same results give the same bytes.
 
-    Figures, tables, runs and responses that are not there are named in the report; the frames must be there.
+    The report names figures, tables, runs and responses that are missing; the frames must exist.
 
     Args:
-        flow: the preset, in the directory that its results are in.
+        flow: the preset, in the directory of its results.
         out: the file, results/<preset>/report.html.
 
     Raises:
@@ -89,7 +89,7 @@ def write_report(flow: WorkflowPlan, out: Path) -> None:
 
 
 def render(**content: object) -> str:
-    """Return the HTML of a report. Everything that is put into the template is escaped."""
+    """Return the HTML of a report. Every value of the template is escaped."""
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.filters |= {"visible": visible, "prose": prose, "compact": compact, "parts": parts}
@@ -97,9 +97,9 @@ def render(**content: object) -> str:
 
 
 def visible(text: object, longest: int = LONGEST) -> str:
-    """Return text of a model as it can be shown: cut to `longest` characters, and what is not printable as its escape.
+    """Return text of a model in displayable form: cut to `longest` characters, with unprintable characters escaped.
 
-    Control characters, halves of surrogate pairs and those that turn the direction of writing would spoil the page.
+    Control characters, lone surrogates and characters that change the direction of writing would break the page.
     """
     full = str(text)
     shown = "".join(
@@ -121,7 +121,7 @@ def parts(text: str) -> list[str]:
 
 
 def compact(value: object) -> str:
-    """Return a reward or an advantage, short."""
+    """Return a reward or an advantage as short text."""
     return f"{value:.3g}".replace("-", "−") if isinstance(value, int | float) else visible(value)
 
 
@@ -144,7 +144,7 @@ def _sections(flow: WorkflowPlan, sources: Sources) -> Iterator[dict[str, Any]]:
 
 
 def _output(flow: WorkflowPlan, sources: Sources, kind: str, output: str) -> dict[str, Any]:
-    """Return a figure or table as the runs give it, as the published numbers do, and with both side by side."""
+    """Return a figure or table of the runs, of the published numbers, and with both side by side."""
     preset, module, shown = flow.configuration.preset, "", {}
     options = f"--configfile config/presets/{preset.preset}.yaml", "--config reuse=only"
     for label, outputs, views, directory, option in (
@@ -165,7 +165,7 @@ def _output(flow: WorkflowPlan, sources: Sources, kind: str, output: str) -> dic
 
 
 def _figure(directory: Path, output: str, options: str) -> dict[str, str] | str:
-    """Return the smaller of a figure's files as a data address, as both show the same, or how to draw it."""
+    """Return the smaller of a figure's files as a data address (both show the same), or the command that draws it."""
     paths = [directory / "figures" / f"{output}{suffix}" for suffix in MIME]
     found = [path for path in paths if path.is_file()]
     if not found:
@@ -176,7 +176,7 @@ def _figure(directory: Path, output: str, options: str) -> dict[str, str] | str:
 
 
 def _table(module: str | ScoreTable, preset: Preset, *views: View | None) -> Table | str:
-    """Build a table of one view, or of two side by side; a sentence where the numbers are not there."""
+    """Build a table of one view, or of two side by side; return a sentence if the numbers are missing."""
     if None in views:
         return "Missing: this experiment has no finished run, or no published numbers."
     settings = {"preset": preset} if module == "hyperparameters" and isinstance(views[0], RunsView) else {}
@@ -187,7 +187,7 @@ def _table(module: str | ScoreTable, preset: Preset, *views: View | None) -> Tab
 
 
 def _setting(flow: WorkflowPlan, name: str) -> str:
-    """Return what an experiment was run with."""
+    """Return the settings of an experiment as text."""
     experiment, matrix = flow.outputs.experiments[name], flow.configuration.preset.experiments[name]
     methods = ", ".join(flow.configuration.methods[method].label for method in experiment.methods)
     models, sizes, seeds = (", ".join(map(str, of)) for of in (matrix.models, matrix.group_sizes, matrix.seeds))
@@ -196,7 +196,7 @@ def _setting(flow: WorkflowPlan, name: str) -> str:
 
 
 def _untested(flow: WorkflowPlan, runs: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield what this preset says nothing about, in sentences."""
+    """Yield sentences on what this preset does not test."""
     files = sorted((flow.configuration.directory / "experiments").glob("*.yaml"))
     absent = [file.stem for file in files if file.stem not in flow.configuration.preset.experiments]
     if absent:
@@ -213,12 +213,12 @@ def _untested(flow: WorkflowPlan, runs: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _run(flow: WorkflowPlan, name: str, row: pd.Series | None) -> dict[str, Any]:
-    """Return where a planned run comes from, and some of its responses; `row` is its row of the frame runs."""
+    """Return the origin of a planned run, and some of its responses; `row` is its row of the frame runs."""
     spec, directory = flow.matrix.runs[name], flow.run_directory(name)
     label, repeat = flow.configuration.methods[spec.method.name].label, f", repeat {spec.repeat}" if spec.repeat else ""
     path, samples = directory / "manifest.json", directory / "samples.jsonl.gz"
     manifest = read_json(path) if path.is_file() else {}
-    # What is longest comes last.
+    # The checkpoints, the longest entry, come last.
     manifest |= {"checkpoints": manifest.pop("checkpoints", {})} if manifest else {}
     made, identity, missing = str(manifest.get("spec_sha256", "not recorded")), spec_sha256(spec), []
     if not manifest:
@@ -245,7 +245,7 @@ def _run(flow: WorkflowPlan, name: str, row: pd.Series | None) -> dict[str, Any]
 
 
 def _responses(path: Path) -> dict[int, list[dict[str, Any]]]:
-    """Return the first responses of the first and of the last step that kept some; empty without the file."""
+    """Return the first responses of the first and of the last recorded step; empty without the file."""
     lines = gunzip(path).decode("utf-8").split("\n") if path.is_file() else []
     rows = [_row(line, f"{path}: line {number}") for number, line in enumerate(lines, start=1) if line]
     steps = sorted({row["step"] for row in rows})

@@ -1,4 +1,4 @@
-"""The verdicts: on a difference by the rule of its claim, and on the formulas that must hold at every step."""
+"""Verdicts: on a difference by the rule of its claim, and on the formulas that must hold at every step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dara.analysis.view_runs import RunsView
 
 
 class Verdict(StrEnum):
-    """What the runs say about a claim, the worst for it first; and about a difference that nobody claimed."""
+    """Verdict of the runs on a claim, from the worst on; and on a difference without a claim."""
 
     NOT_REPRODUCED = "not reproduced"
     PARITY = "parity"
@@ -29,18 +29,18 @@ class Verdict(StrEnum):
 
 
 OF_CLAIMS = tuple(Verdict)[:5]
-"""The verdicts that a claim can have, in the order in which one comparison decides for all."""
+"""The verdicts that a claim can have; the first of them that a comparison has is that of the claim."""
 
 
 class Judgement(NamedTuple):
-    """A verdict and, in a few words, why."""
+    """A verdict and its reason in a few words."""
 
     verdict: Verdict
     reason: str
 
 
 class Finding(NamedTuple):
-    """A measured number with its interval, what is behind it (parts between semicolons), and the judgement on it."""
+    """A measured number with its interval, its data (parts between semicolons), and the judgement on it."""
 
     value: str
     detail: str
@@ -50,25 +50,31 @@ class Finding(NamedTuple):
 Rule = Literal["less", "more", "little", "not_worse", "either"]
 
 PAIRS = 3
-"""Pairs of runs that an interval over seeds needs: with two, Student's t is wide enough for anything."""
+"""Pairs of runs needed for an interval over seeds: with two, Student's t is too wide to decide anything."""
 
 SCORE_MARGIN = 0.02
-"""A difference of scores that counts as none: two percentage points."""
+"""Differences of scores up to this count as none: two percentage points."""
 
 MARGIN_SHARE = 0.2
-"""The same of steps and densities, as a share of the baseline's; the speed-ups that the paper claims are 26 to 65 %."""
+"""Differences of steps and densities up to this share of the baseline's count as none.
+
+The paper claims speed-ups of 26 to 65 %.
+"""
 
 TOLERANCE = 1e-4
-"""Relative deviation that still counts as equal where a formula holds up to the 1e-6 in the z-score."""
+"""Largest relative deviation that counts as equal if a formula holds up to the 1e-6 in the z-score."""
 
 
 def share_margin(baseline: float) -> float:
-    """Return the margin of a share: next to a baseline of 0.6 %, two points would make anything parity."""
+    """Return the margin of a share: MARGIN_SHARE of the baseline, at most SCORE_MARGIN.
+
+    With a baseline of 0.6 %, a margin of two points would make anything parity.
+    """
     return min(SCORE_MARGIN, MARGIN_SHARE * baseline)
 
 
 def untested(reason: str) -> Finding:
-    """Return the finding where nothing was measured."""
+    """Return the finding of a quantity that was not measured."""
     return Finding(MISSING, "", Judgement(Verdict.NOT_TESTED, reason))
 
 
@@ -107,10 +113,11 @@ def overall(judgements: Sequence[Judgement]) -> Judgement:
 
 
 def _by_interval(rule: Rule, found: Difference, margin: float) -> Judgement:
-    """Judge by where the interval lies: the first of its rule's cases that holds."""
+    """Judge by the position of the interval: the first matching case of the rule decides."""
     low, high = found.low, found.high
     within, zero = -margin <= low and high <= margin, low <= 0 <= high
     claimed, side = (high < 0) == (rule == "less"), Verdict.HIGHER if low > 0 else Verdict.LOWER
+    # The first case that holds decides, so the order of a rule's cases matters.
     cases = {
         "little": [
             (within, Verdict.REPRODUCED, "the interval lies within the margin"),
@@ -135,7 +142,7 @@ def _by_interval(rule: Rule, found: Difference, margin: float) -> Judgement:
 
 
 def _side(rule: Rule, value: float) -> str:
-    """Describe the sign of a difference that decides nothing."""
+    """Return the sign of an inconclusive difference in words."""
     if value == 0:
         return "no difference"
     if rule in ("less", "more"):
@@ -143,11 +150,11 @@ def _side(rule: Rule, value: float) -> str:
     return "lower" if value < 0 else "higher"
 
 
-# --- formulas: where one does not hold, the code is wrong ------------------------------------------------------------
+# --- formulas: a deviation is an error of the code --------------------------------------------------------------
 
 
 def balanced_energy(view: RunsView) -> Finding | None:
-    """Compare the energies that DARA-Sym contributes, where every reward is active and no weight is at its cap."""
+    """Compare the energies of DARA-Sym's contributions, where every reward is active and no weight is at its cap."""
     energies = _energies(view, "dara_sym")
     if energies.empty:
         return None
@@ -164,7 +171,7 @@ def balanced_energy(view: RunsView) -> Finding | None:
 
 
 def bounded_energy(view: RunsView) -> Finding | None:
-    """Compare the energies that DARA-Asym contributes with those of its z-scores and the weights."""
+    """Compare the energies of DARA-Asym's contributions with those of its z-scores and the weights."""
     energies = _energies(view, "dara_asym")
     energies = energies[(energies["energy"] > 0) & energies["weight"].notna()]
     if energies.empty:
@@ -195,7 +202,7 @@ def energy_of_density(view: RunsView) -> Finding | None:
 
 
 def _energies(view: RunsView, method: str | None) -> pd.DataFrame:
-    """The rows of the frame energies, with sums over the signs and whether the weight is at its cap."""
+    """Return the rows of the frame energies, with sums over the signs and whether the weight is at its cap."""
     runs = view.selection.present
     runs = runs if method is None else runs[runs["method"] == method]
     rows = view.frames["energies"]
@@ -209,5 +216,5 @@ def _energies(view: RunsView, method: str | None) -> pd.DataFrame:
 
 
 def _tiny(value: float) -> str:
-    """A small deviation, as short as it can be read: 0, or 3e-6."""
+    """Return a small deviation as short text: 0, or 3e-6."""
     return "0" if value == 0 else f"{value:.0e}".replace("e-0", "e-")

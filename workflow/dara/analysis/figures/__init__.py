@@ -1,6 +1,6 @@
-"""The figures by the names that configuration files use: one list for checking, planning and drawing.
+"""The figures by their names in configuration files: one list for checking, planning and drawing.
 
-Nothing else is imported before it is asked for: a job draws one figure, and a workflow that plans them imports none.
+Modules are imported when they are needed: a job draws one figure, and a workflow that plans them imports none.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ FIGURES = {
 
 
 def draw_figure(name: str, view: View) -> Figure:
-    """Draw a figure of one view. ValueError where the view lacks what it shows."""
+    """Draw a figure of one view. Raise ValueError if the view lacks the figure's numbers."""
     module, _, function = FIGURES[name].partition(":")
     return getattr(import_module(f"{__name__}.{module}"), function)(view)
 
 
 def describe(name: str) -> str:
-    """Return what a figure shows, in a sentence: its module's first, or its function's where a module draws several."""
+    """Return a figure's caption: the first sentence of its module, or of its function if a module draws several."""
     module, _, function = FIGURES[name].partition(":")
     found = import_module(f"{__name__}.{module}")
     documented = found if function == "draw" else getattr(found, function)

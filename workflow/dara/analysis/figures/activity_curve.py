@@ -21,10 +21,10 @@ STYLES = ((0, (1, 1)), (0, (3, 1)), (0, (6, 1.2)), "-", (0, (6, 1, 1, 1)), (0, (
 def draw(view: View) -> Figure:
     """Draw one panel per setting that has numbers: the curves of all group sizes, and the measured points.
 
-    A point is one step: the mean of the sparse reward and the share of active groups. They are those of each run where
-    the source has runs, else of the curves over runs (there the two medians of a step may be of different runs).
-    The curve is concave: where prompts differ in how hard they are, points lie under it, apart from chance.
-    ValueError where the source has no step with both numbers, or the reward is no share.
+    A point is one step: the mean of the sparse reward and the share of active groups. They come from each run if the
+    source has runs, else from the curves over runs (there the two medians of a step may be of different runs). The
+    curve is concave, so points lie below it, apart from chance, if prompts differ in difficulty. Raise ValueError if
+    the source has no step with both numbers, or the reward is not a share.
     """
     reward = view.experiment.sparse_reward
     measured = {setting: points_of(view, setting) for setting in view.settings}
@@ -69,7 +69,7 @@ def activity(mean: np.ndarray, group_size: int) -> np.ndarray:
 def points_of(view: View, setting: Setting) -> dict[str, pd.DataFrame]:
     """Return for each method the steps with both numbers: columns mean and density, both shares.
 
-    ValueError where a mean lies outside [0, 1]: the formula is that of a reward that is 0 or 1.
+    Raise ValueError if a mean lies outside [0, 1]: the formula is for a reward that is 0 or 1.
     """
     reward = view.experiment.sparse_reward
     names = {"mean": f"reward/{reward}/mean", "density": f"density/{reward}"}
@@ -100,7 +100,7 @@ def _curve_points(view: View, setting: Setting, method: str, names: dict[str, st
 
 
 def _draw_curves(axes: Axes, sizes: list[int], own: int | None) -> None:
-    """The formula for each group size; the panel's own is dark and heavy."""
+    """Draw the formula for each group size; the panel's own size is dark and bold."""
     mean = np.linspace(0, 1, 401)
     for size, style in zip(sizes, STYLES, strict=False):
         ink = {"color": INK, "linewidth": 1.3} if size == own else {"color": QUIET, "linewidth": 0.9}
@@ -108,6 +108,6 @@ def _draw_curves(axes: Axes, sizes: list[int], own: int | None) -> None:
 
 
 def _size_handles(sizes: list[int]) -> list[Line2D]:
-    """A line style a group size."""
+    """Return a legend handle for each group size, with its line style."""
     lines = zip(sizes, STYLES, strict=False)
     return [Line2D([], [], color=INK, linestyle=style, label=f"G = {size}") for size, style in lines]

@@ -23,14 +23,14 @@ from dara.analysis.names import BASE, SCORES, VALIDATION
 from dara.analysis.view import Setting, View, missing_data
 
 GRADERS = ("strict", "math_verify")
-"""Other verdicts on the same answers, which differ too little from Acc for a panel of their own."""
+"""Other graders of the same answers, too similar to Acc for a panel of their own."""
 
 
 @styled
 def draw(view: View) -> Figure:
     """Draw a row of panels per setting that was scored, one column a metric, in percent: the middle and its band.
 
-    Scores are fractions. ValueError where the source has no curve of a score.
+    Scores are fractions. Raise ValueError if the source has no curve of a score.
     """
     scores = SCORES[view.experiment.task].items()
     return draw_metrics(view, {metric: f"{name} (%)" for metric, name in scores if metric not in GRADERS})
@@ -42,7 +42,7 @@ def draw_validation(view: View) -> Figure:
 
     A row of panels a setting, one column a reward of the experiment that was validated, in the reward's own unit.
 
-    ValueError where the source has no validation rewards: a preset whose task has no `validation`.
+    Raise ValueError if the source has no validation rewards, as for a preset whose task has no `validation`.
     """
     return draw_metrics(view, {f"{VALIDATION}{name}": f"validation {name} reward" for name in view.experiment.rewards})
 
@@ -80,7 +80,7 @@ def draw_metrics(view: View, metrics: Mapping[str, str]) -> Figure:
 
 
 def _curves(view: View, setting: Setting, metrics: Mapping[str, str]) -> dict[str, dict[str, pd.DataFrame]]:
-    """Metric -> method -> curve, of the metrics that some method has; every run starts from the same base model."""
+    """Return metric -> method -> curve of the existing curves; every run starts from the same base model."""
     found = {}
     for metric in metrics:
         curves = {method: view.curve(metric, method, setting) for method in view.methods}
@@ -91,7 +91,7 @@ def _curves(view: View, setting: Setting, metrics: Mapping[str, str]) -> dict[st
 
 
 def _with_base(base: pd.DataFrame, curve: pd.DataFrame) -> pd.DataFrame:
-    """The curve after the base model's point, which has a band (of its own value) where the curve has one."""
+    """Return the curve with the base model's point in front, which gets a band (its own value) if the curve has one."""
     if curve.empty or base.empty or 0 in curve.index:
         return curve
     ends = base["middle"] if curve["low"].notna().any() else float("nan")

@@ -24,12 +24,12 @@ from dara.analysis.figures.style import (
 from dara.analysis.intervals import median
 from dara.analysis.view import Mark, Setting, View, missing_data
 
-# Runs that did not cross are open; a dot inside says that a crossing had begun.
+# Runs that did not cross are open; a dot inside marks a crossing that had begun.
 OPEN = {"markerfacecolor": "white", "markeredgewidth": 1.0, "clip_on": False}
 DOT = {"markersize": 1.7, "markeredgewidth": 0, "clip_on": False}
-GROUP_WIDTH = 0.8  # of the distance between two thresholds: the rest keeps the groups apart
+GROUP_WIDTH = 0.8  # of the distance between two thresholds; the rest separates the groups
 FEW = 3  # thresholds up to which single runs are drawn as a strip, not as lines
-SLOTS = 30  # places of a method at a threshold that a row of the strip has room for
+SLOTS = 30  # (method, threshold) pairs that fit in a row of the strip
 
 KINDS = {
     "stable": (f"mean of {WINDOW} steps, held for {HOLD} more", "stable crossing (step)"),
@@ -39,7 +39,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Crossings:
-    """Return the marks of one kind by setting, threshold and method; only settings that have some."""
+    """Crossings of one kind by setting, threshold and method, for settings that have some."""
 
     kind: Literal["first", "stable"]
     thresholds: list[float]
@@ -52,7 +52,7 @@ class Crossings:
 
     @property
     def single(self) -> bool:
-        """Whether there is one run a method and threshold at most, and too many thresholds for a strip to be read."""
+        """Return whether each method has at most one run at a threshold, with too many thresholds for a strip."""
         most = max(len(marks) for found in self.marks.values() for by in found.values() for marks in by.values())
         return most == 1 and len(self.thresholds) > FEW
 
@@ -61,13 +61,13 @@ class Crossings:
 def draw(view: View) -> Figure:
     """Draw one panel per setting: thresholds on the x axis, a point per run at its crossing, a tick at each median.
 
-    Many methods at many thresholds have several panels, one below the other.
+    Many methods at many thresholds have several panels, one above the other.
 
-    Stable crossings where the source has them, else first ones. Open markers are runs that did not cross: on the
+    Crossings are stable ones if the source has them, else first ones. Open markers are runs that did not cross: on the
     budget line, or, with a dot, at the step where a crossing began that the run is too short to confirm. In the median
-    they are later than every crossing; it has no tick where it is one of them. Where each method has one run and there
-    are more than FEW thresholds, a line joins its points. Narrow panels are side by side.
-    ValueError where the experiment's sparse reward has no thresholds, or the source no crossings of them.
+    they count as later than every crossing; a median that is such a run has no tick. If each method has one run and
+    there are more than FEW thresholds, a line joins its points. Narrow panels are side by side. Raise ValueError if the
+    experiment's sparse reward has no thresholds, or the source has no crossings at them.
     """
     found = crossings_of(view)
     parts = [found.thresholds] if found.single else _rows(found.thresholds, len(view.methods))
@@ -94,7 +94,7 @@ def draw(view: View) -> Figure:
 
 
 def crossings_of(view: View) -> Crossings:
-    """Return the stable crossings of the sparse reward, or the first ones where the source has no stable ones."""
+    """Return the stable crossings of the sparse reward, or the first ones if the source has no stable ones."""
     experiment, reward = view.experiment, view.experiment.sparse_reward
     thresholds = sorted(experiment.thresholds.get(reward, ()))
     if not thresholds:
@@ -117,7 +117,7 @@ def crossings_of(view: View) -> Crossings:
 
 
 def _rows(thresholds: list[float], methods: int) -> list[list[float]]:
-    """The thresholds dealt evenly to as few rows as have room for every method at each."""
+    """Return the thresholds split evenly into as few rows as have room for every method at each."""
     rows = min(len(thresholds), -(-len(thresholds) * methods // SLOTS))
     return [list(row) for row in np.array_split(thresholds, rows)]
 
@@ -127,7 +127,7 @@ def _any(by_threshold: dict[float, dict[str, list[Mark]]]) -> bool:
 
 
 def _draw_threshold(axes: Axes, view: View, setting: Setting, marks: dict[str, list[Mark]], position: int) -> None:
-    """The runs of every method at one threshold; a run has the same place in its method's slot at every threshold."""
+    """Draw the runs of every method at one threshold; a run has the same place in its slot at every threshold."""
     slot = GROUP_WIDTH / len(view.methods)
     for place, method in enumerate(view.methods):
         mine = marks[method]
@@ -141,7 +141,7 @@ def _draw_threshold(axes: Axes, view: View, setting: Setting, marks: dict[str, l
 
 
 def _places(planned: Sequence[int | None], marks: Sequence[Mark], center: float, slot: float) -> list[float]:
-    """The places of the marks of a method: each planned run has its place, also where another one is missing."""
+    """Return the x positions of a method's crossings; each planned run has its place, even if others are missing."""
     seeds = [mark.seed for mark in marks]
     every = list(planned) if set(seeds) <= set(planned) else seeds
     spread = list(center + slot * np.linspace(-0.3, 0.3, len(every))) if len(every) > 1 else [center] * len(every)
@@ -149,7 +149,7 @@ def _places(planned: Sequence[int | None], marks: Sequence[Mark], center: float,
     for seed in seeds:
         index = every.index(seed)
         places.append(float(spread[index]))
-        every[index] = object()  # a second run of the same seed has the next place
+        every[index] = object()  # a second run of the same seed gets the next place
     return places
 
 
@@ -165,7 +165,7 @@ def _draw_mark(axes: Axes, x: float, mark: Mark, style: MethodStyle) -> None:
 
 
 def _finish_strip(axes: Axes, found: Crossings, setting: Setting, thresholds: list[float]) -> None:
-    """Threshold labels, the budget line, and quiet separators between the groups."""
+    """Draw threshold labels, the budget line, and thin separators between the groups."""
     budget = max(mark.budget for mark in found.all(setting))
     axes.axhline(budget, color=INK, linewidth=0.8, linestyle="--", zorder=1)
     axes.annotate(
@@ -181,7 +181,7 @@ def _finish_strip(axes: Axes, found: Crossings, setting: Setting, thresholds: li
 
 
 def _draw_lines(axes: Axes, view: View, found: Crossings, setting: Setting) -> None:
-    """A line a method over the thresholds it reached, which are evenly spaced; open marks where it did not."""
+    """Draw a line for each method over the (evenly spaced) thresholds it reached, and open markers at the others."""
     for method in view.methods:
         style = style_of(method, view.entries)
         runs = [found.marks[setting][threshold][method] for threshold in found.thresholds]
@@ -197,7 +197,7 @@ def _draw_lines(axes: Axes, view: View, found: Crossings, setting: Setting) -> N
 
 
 def _legend(figure: Figure, view: View, found: Crossings) -> None:
-    """The methods, and what is drawn besides their filled markers; only what occurs."""
+    """Draw the legend: the methods, and every other symbol that occurs in the panels."""
     everything = (by_method for found_at in found.marks.values() for by_method in found_at.values())
     drawn = {method for by_method in everything for method, marks in by_method.items() if marks}
     handles: list = method_handles(view, drawn, marked=True, lines=found.single)
@@ -219,7 +219,7 @@ def _legend(figure: Figure, view: View, found: Crossings) -> None:
 
 
 def _runs_note(found: Crossings) -> str:
-    """`a point a run, 3 to 5 runs a method`."""
+    """Return `a point a run; 3 to 5 runs a method`."""
     counts = {len(marks) for by in found.marks.values() for each in by.values() for marks in each.values() if marks}
     few, many = min(counts), max(counts)
     return f"a point a run; {few if few == many else f'{few} to {many}'} run{'s' * (many > 1)} a method"

@@ -18,8 +18,9 @@ PANELS = {"before": "before the method (z-scores)", "after": "after the method (
 def draw(view: View) -> Figure:
     """Draw two panels per setting: the sparse reward's energy over its density, a point a step of a run, and the line.
 
-    Before the method all points lie on the line (the paper's Eq. 5); after it, those above it are what a method adds.
-    ValueError where the source has no energies: of single steps the authors published their ratios, and densities.
+    Before the method all points lie on the line (the paper's Eq. 5); after it, the distance above the line is the
+    method's effect. Raise ValueError if the source has no energies: the authors published ratios of energies and
+    densities of single steps only.
     """
     if not isinstance(view, RunsView):
         raise missing_data(view, "energies of single steps; the authors published their ratios (figure energy_ratio)")
@@ -47,7 +48,7 @@ def draw(view: View) -> Figure:
 def points_of(view: RunsView, setting: Setting) -> pd.DataFrame:
     """Return one row a run and step: method, density, before, after (energies), groups (B).
 
-    ValueError where no run has energies.
+    Raise ValueError if no run has energies.
     """
     reward = view.experiment.sparse_reward
     rows = view.rows("energies", f"energies of {reward}", reward=reward)
@@ -78,7 +79,7 @@ def _draw_points(axes: Axes, points: pd.DataFrame, when: str, view: RunsView) ->
 
 
 def _draw_line(axes: Axes, points: pd.DataFrame, setting: Setting) -> float:
-    """E = B pi (G - 1) for each number of groups that occurs; returns the energy at density 1 of the largest."""
+    """Draw E = B pi (G - 1) for each number of groups; return the energy at density 1 of the largest."""
     sizes = sorted(set(points["groups"].dropna()))
     for groups in sizes:
         full = groups * (setting.group_size - 1)

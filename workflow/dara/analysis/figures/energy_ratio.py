@@ -19,7 +19,7 @@ from dara.analysis.view_runs import RunsView
 
 WEIGHTED = ("dara_sym", "dara_asym")  # their weight has a cap
 W_MAX = 5.0
-"""The methods' own default, for a row of methods.yaml without w_max."""
+"""Default of the methods, for a row of methods.yaml without w_max."""
 TOLERANCE = 1e-9
 SHADE = "#f5dfb0"
 
@@ -36,11 +36,10 @@ class Ratios(NamedTuple):
 def draw(view: View) -> Figure:
     """Draw a panel per setting and DARA method: the ratio with GDPO's weighting and the method's, on its batches.
 
-    Shading marks steps at which the weight of the sparse reward is at its cap (opacity: the share of runs); where it
-    binds until the end, the first such step is annotated. Of runs, energies are summed over the last WINDOW steps (a
-    step near saturation has one active group or none), and the lines are medians over runs with quartiles. Published
-    ratios are those of single steps.
-    ValueError where the source has neither energies nor ratios of a DARA method.
+    Shading marks steps at which the weight of the sparse reward is at its cap (opacity: the share of runs); if it binds
+    until the end, the first such step is annotated. For runs, energies are summed over the last WINDOW steps (a step
+    near saturation has one active group or none), and the lines are medians over runs with quartiles. Published ratios
+    are those of single steps. Raise ValueError if the source has neither energies nor ratios of a DARA method.
     """
     if BASELINE not in view.entries:
         raise ValueError(f"the energy ratio needs the row {BASELINE!r} of config/methods.yaml, for its label and color")
@@ -62,7 +61,7 @@ def draw(view: View) -> Figure:
         step_axis(axes, max(int(found.after.index.max()) for found in panels.values()))
     for axes in grid.flat[len(panels) :]:
         axes.remove()
-    grid[0, 0].set_ylim(bottom=0)  # shared, so only when all curves are drawn
+    grid[0, 0].set_ylim(bottom=0)  # the axis is shared, so set it after all curves
     for axes in grid[:, 0]:
         axes.set_ylabel(_ratio_name(view))
     metric = f"density/{view.experiment.sparse_reward}" if isinstance(view, RunsView) else "energy_ratio"
@@ -71,7 +70,7 @@ def draw(view: View) -> Figure:
 
 
 def runs_ratios(view: RunsView, setting: Setting, method: str) -> Ratios:
-    """Return, from the frame `energies`, quotients of trailing sums over WINDOW steps, of each run, then over runs."""
+    """Return ratios of trailing sums over WINDOW steps from the frame `energies`, of each run and then over runs."""
     sparse, dense = rewards_of(view)
     rows = view.rows("energies", "energies", reward=[sparse, dense])
     rows = view.selection.of_setting(rows, setting)
@@ -113,7 +112,7 @@ def cap_of(view: View, method: str) -> float:
 
 
 def cap_start(capped: pd.Series) -> int | None:
-    """Return the step from which on all runs are at the cap until the end; None where there is none."""
+    """Return the step from which on all runs are at the cap until the end; None without such a step."""
     below = capped.index[capped < 1]
     later = capped.index[capped.index > below.max()] if len(below) else capped.index
     return int(later.min()) if len(later) else None
@@ -129,7 +128,7 @@ def _over_runs(ratio: pd.Series) -> pd.DataFrame:
 
 
 def _shade(axes: Axes, capped: pd.Series) -> None:
-    """A stripe a step at which runs are at the cap."""
+    """Shade each step at which runs are at the cap, and annotate the step from which on all are."""
     for step, share in capped[capped > 0].items():
         axes.axvspan(step - 0.5, step + 0.5, color=SHADE, alpha=float(share), linewidth=0, zorder=0)
     start = cap_start(capped)
@@ -141,7 +140,7 @@ def _shade(axes: Axes, capped: pd.Series) -> None:
 
 
 def _title(view: View, setting: Setting, method: str) -> str:
-    """The method, and before it the setting where there are several: the model, which is long, on a line of its own."""
+    """Return a panel's title: the method, after the setting if there are several; the model has its own line."""
     model, _, size = view.setting_label(setting).rpartition(", ")
     return f"{model}\n{size}, {view.method_label(method)}" if model else view.method_label(method)
 

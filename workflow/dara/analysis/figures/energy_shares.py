@@ -21,8 +21,8 @@ def draw(view: View) -> Figure:
     """Draw a row of two panels per setting: the share in the z-scores, and in what the method contributes.
 
     Fractions of the energy of all rewards, averaged over the last WINDOW steps of a run (near saturation a step has one
-    active group or none, and its share jumps); medians over runs, with a 25 to 75 % band.
-    ValueError where there are no energies; only own runs have those of single steps.
+    active group or none, and its share varies strongly); medians over runs, with a 25 to 75 % band. Raise ValueError
+    without energies; only our runs have those of single steps.
     """
     return draw_shares(view, {"share": "share of {} in the energy"}, "energies of single steps")
 
@@ -34,8 +34,7 @@ def draw_by_sign(view: View) -> Figure:
     Two rows of two panels a setting: positive and negative advantages, before the method and after it.
 
     Shares of the energy of all rewards as in `energy_shares`; the two rows add up to that figure. DARA-Asym weights
-    positive advantages only, DARA-Sym both.
-    ValueError where there are no energies by sign; only own runs have them.
+    positive advantages only, DARA-Sym both. Raise ValueError without energies by sign; only our runs have them.
     """
     parts = {
         "positive": "share of positive\n{} advantages",
@@ -71,7 +70,7 @@ def draw_shares(view: View, parts: Mapping[str, str], what: str) -> Figure:
         label = view.setting_label(setting)
         name = parts[part].format(experiment.sparse_reward)
         row[0].set_ylabel(f"{label}\n{name}" if label else name)
-    panels[0, 0].set_ylim(bottom=-0.015)  # a line at 0 stays whole; shared, so only when all curves are drawn
+    panels[0, 0].set_ylim(bottom=-0.015)  # room for a line at 0; the axis is shared, so set it after all curves
     note = f"{view.curve_note(f'density/{experiment.sparse_reward}')}, of means over the last {WINDOW} steps of a run"
     legend_below(figure, method_handles(view, set(shares["method"]), marked=False), columns=6, note=note)
     return figure
@@ -95,7 +94,7 @@ def shares_by_sign(energies: pd.DataFrame, reward: str) -> pd.DataFrame:
 
 
 def _trailing_means(shares: pd.DataFrame) -> pd.DataFrame:
-    """The shares averaged over the last WINDOW steps (fewer at the start) of each run, undefined ones left out."""
+    """Return each run's shares averaged over the last WINDOW steps (fewer at the start), without undefined ones."""
     shares = shares.sort_values(["run_id", "step"])
     names = [f"{part}_{when}" for part in PARTS for when in COLUMNS]
     means = shares.groupby("run_id")[names].rolling(WINDOW, min_periods=1).mean()

@@ -28,10 +28,10 @@ CURVE_HEIGHT, STRIP_HEIGHT = 1.35, 0.75  # inches
 def draw(view: View) -> Figure:
     """Draw a panel per setting (model and group size): densities, and under them a strip with a mark a run.
 
-    Lines are the middle over runs and bands their quartiles, where the source has them. A mark is at the first step
-    at which a run's mean reward is at least that of the paper's claim (`headline_threshold`), open at the end of the
-    budget where the run did not cross.
-    ValueError where the source has no density of the sparse reward, or the experiment no threshold of it.
+    Lines are the middle over runs and bands their quartiles, if the source has them. A marker is at the first step at
+    which a run's mean reward is at least that of the paper's claim (`headline_threshold`), open at the end of the
+    budget if the run did not cross. Raise ValueError if the source has no density of the sparse reward, or the
+    experiment has no threshold for it.
     """
     threshold = threshold_of(view)
     metric = f"density/{view.experiment.sparse_reward}"
@@ -63,7 +63,7 @@ def draw(view: View) -> Figure:
 
 
 def threshold_of(view: View) -> float:
-    """Return the threshold whose first crossing is marked."""
+    """Return the threshold whose first crossing is drawn."""
     reward = view.experiment.sparse_reward
     thresholds = view.experiment.thresholds.get(reward, ())
     if not thresholds:
@@ -75,7 +75,7 @@ def threshold_of(view: View) -> float:
 
 
 def _draw_densities(axes: Axes, view: View, setting: Setting, curves: dict[str, pd.DataFrame]) -> None:
-    """The curves of one setting; the steps are under the strip below."""
+    """Draw the curves of one setting, without step labels, which are under the strip below."""
     for method, curve in curves.items():
         draw_band(axes, curve, style_of(method, view.entries))
     axes.set_title(view.setting_label(setting), loc="left")
@@ -85,7 +85,7 @@ def _draw_densities(axes: Axes, view: View, setting: Setting, curves: dict[str, 
 
 
 def _draw_strip(axes: Axes, view: View, setting: Setting, threshold: float) -> set[str]:
-    """A row a method, the first on top; equal steps of a method are a little apart. Returns methods with marks."""
+    """Draw a row for each method, the first on top, equal steps slightly apart; return the methods with crossings."""
     reward = view.experiment.sparse_reward
     drawn = set()
     for row, method in enumerate(view.methods):
@@ -105,12 +105,12 @@ def _draw_strip(axes: Axes, view: View, setting: Setting, threshold: float) -> s
 
 
 def place_of(mark: Mark) -> int:
-    """Return the step of the mark, or the end of the budget where the run did not cross."""
+    """Return the step of the crossing, or the end of the budget if the run did not cross."""
     return mark.budget if mark.step is None else mark.step
 
 
 def _shifts(marks: list[Mark]) -> list[float]:
-    """Vertical offsets in rows: 0 for a step that one run has, spread over the row where several share it."""
+    """Return vertical offsets in rows: 0 for a step of a single run, spread over the row for a step of several."""
     places = [place_of(mark) for mark in marks]
     shifts = []
     for index, place in enumerate(places):
@@ -120,7 +120,7 @@ def _shifts(marks: list[Mark]) -> list[float]:
 
 
 def _mark_handles(reward: str, threshold: float) -> list[Line2D]:
-    """What full and open marks are."""
+    """Return the legend handles of full and open markers."""
     quiet = {"color": INK, "marker": "o", "linestyle": "none", "markersize": 3.5}
     full = Line2D([], [], **quiet, label=f"first step of a run with {reward} \u2265 {threshold:g}")
     return [full, Line2D([], [], **quiet, **OPEN, label="not within the budget")]

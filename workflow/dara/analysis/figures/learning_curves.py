@@ -25,16 +25,16 @@ from dara.analysis.view import Setting, View, missing_data
 QUANTITIES = {"mean reward": "reward/{}/mean", "active-group density": "density/{}"}
 
 Curves = dict[str, dict[Setting, dict[str, pd.DataFrame]]]
-"""Metric -> setting -> method -> curve; only metrics and settings that the source has a curve of."""
+"""Metric -> setting -> method -> curve; only metrics and settings with a curve."""
 
 
 @styled
 def draw(view: View) -> Figure:
     """Draw rewards and densities of each setting that has some: one column a reward, a row a quantity.
 
-    Where the source has curves of one reward only, its two quantities are side by side. The middle over runs, with a
-    band where the source has one. A dashed line marks the threshold of the paper's claim (`headline_threshold`).
-    ValueError where the source has no training curve of the experiment's rewards.
+    If the source has curves of one reward only, its two quantities are side by side. The middle over runs, with a band
+    if the source has one. A dashed line marks the threshold of the paper's claim (`headline_threshold`). Raise
+    ValueError if the source has no training curve of the experiment's rewards.
     """
     curves = _curves(view)
     if not curves:
@@ -73,7 +73,7 @@ def _curves(view: View) -> Curves:
 
 
 def _drawn(curves: Curves) -> set[str]:
-    """The methods that have a curve."""
+    """Return the methods that have a curve."""
     everything = (found for settings in curves.values() for found in settings.values())
     return {method for found in everything for method, curve in found.items() if len(curve)}
 
@@ -81,7 +81,7 @@ def _drawn(curves: Curves) -> set[str]:
 def _draw_setting(
     panels: np.ndarray, view: View, setting: Setting, rewards: list[str], quantities: dict[str, str], curves: Curves
 ) -> None:
-    """The panels (quantities, rewards) of one setting; one without curves is taken away."""
+    """Draw the panels (quantities, rewards) of one setting, and remove panels without curves."""
     one_row, where = len(rewards) == 1, view.setting_label(setting)
     for row, (label, metric) in zip(panels, quantities.items(), strict=True):
         for axes, reward in zip(row, rewards, strict=True):

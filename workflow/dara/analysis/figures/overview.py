@@ -31,7 +31,7 @@ NEGATIVE_ALPHA = 0.4
 
 
 class Toy(NamedTuple):
-    """What a method makes of the toy batch: its weights (K,) and the energies of its contributions (K,)."""
+    """A method's result on the toy batch: its weights (K,) and the energies of its contributions (K,)."""
 
     weights: np.ndarray
     energies: Energies
@@ -41,8 +41,8 @@ class Toy(NamedTuple):
 def draw(view: View) -> Figure:
     """Draw the toy batch on the left, and each method's energy by reward and sign on the right.
 
-    The numbers come from `dara.methods` with the parameters of the view's rows, nothing from its source.
-    ValueError where the view has none of the methods of `COMPARED`.
+    The numbers come from `dara.methods` with the parameters of the view's rows, and none from its source. Raise
+    ValueError if the view has none of the methods of `COMPARED`.
     """
     shown = [name for name in COMPARED if name in view.methods]
     if not shown:
@@ -75,7 +75,7 @@ def draw(view: View) -> Figure:
 
 def toy_of(name: str, params: dict) -> Toy:
     """Return weights and energies of the built-in method `name` on the toy batch."""
-    import torch  # here, because no other figure needs it and its import takes seconds
+    import torch  # not at the top: no other figure needs it, and its import takes seconds
 
     from dara.methods import load_method
 
@@ -84,7 +84,7 @@ def toy_of(name: str, params: dict) -> Toy:
 
 
 def _draw_batch(axes: Axes) -> None:
-    """Rows of squares: a row a reward, a box a group; the group that is active for a reward has a coloured frame."""
+    """Draw rows of squares: a row a reward, a box a group, coloured if the group is active for the reward."""
     groups, responses, rewards = TOY_REWARDS.shape
     z = group_z_scores(TOY_REWARDS)
     density = active_density(z)
@@ -124,7 +124,7 @@ def _draw_batch(axes: Axes) -> None:
 
 
 def _write_formulas(axes: Axes, toys: dict[str, Toy]) -> None:
-    """Below the batch: the energies that follow from the densities, and DARA's weights, with their values here."""
+    """Write, below the batch, the energies that follow from the densities, and DARA's weights, with their values."""
     groups, responses, _ = TOY_REWARDS.shape
     energy = groups * active_density(group_z_scores(TOY_REWARDS)) * (responses - 1)
     _write_formula(axes, -2.6, "energy:  $E_k = B\\,\\pi_k\\,(G-1)$", "E", energy)
@@ -141,7 +141,7 @@ def _write_formula(axes: Axes, height: float, formula: str, symbol: str, values:
 
 
 def _draw_bars(axes: Axes, place: int, toy: Toy, color: str) -> None:
-    """A bar a reward, positive energy full and negative light on top of it, with the total and the weight above."""
+    """Draw a bar for each reward, positive energy full and negative light on top, with total and weight above."""
     for reward, side in enumerate((-0.2, 0.2)):
         positive, negative = float(toy.energies.positive[reward]), float(toy.energies.negative[reward])
         axes.bar(place + side, positive, width=0.34, color=color, linewidth=0)

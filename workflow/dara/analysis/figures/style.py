@@ -1,4 +1,4 @@
-"""What the figures share: a method's style, curves with bands, axes, the legend outside the data, and saving."""
+"""Common parts of the figures: a method's style, curves with bands, axes, the legend outside the data, and saving."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ STYLE = Path(__file__).with_name("dara.mplstyle")
 PAGE_WIDTH = 7.0  # inches: two columns
 INK = "#333333"
 NOTE_WIDTH = 120  # characters of 7 pt on a page
-HANDLE_WIDTH = 9  # the same, of a legend's sample of a line and the room beside it
+HANDLE_WIDTH = 9  # characters for a legend entry's line sample and spacing
 LINESTYLES = ["-", (0, (5, 1.2)), (0, (8, 1, 2, 1)), (0, (9, 2)), (0, (1.2, 0.9)), (0, (4, 1, 1, 1, 1, 1))]
 MARKERS = ["o", "s", "P", "D", "v", "^", "X", "<", ">", "*"]
 
 
 class MethodStyle(NamedTuple):
-    """Colour, line style and marker of a method, so that it can be told from the others without its colour."""
+    """Colour, line style and marker of a method, which can be recognised without its colour."""
 
     color: str
     linestyle: str | tuple
@@ -39,13 +39,13 @@ class MethodStyle(NamedTuple):
 
 
 def style_of(method: str, methods: Mapping[str, MethodEntry]) -> MethodStyle:
-    """Return the style of `method`; line style and marker follow its row in `methods`, the same everywhere."""
+    """Return the style of `method`; line style and marker follow from the position of its row in `methods`."""
     row = list(methods).index(method)
     return MethodStyle(methods[method].color, LINESTYLES[row % len(LINESTYLES)], MARKERS[row % len(MARKERS)])
 
 
 def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-    """Run `draw` under dara.mplstyle alone: neither the user's settings nor earlier figures change the picture."""
+    """Run `draw` under dara.mplstyle alone, independent of the user's settings and of earlier figures."""
 
     @functools.wraps(draw)
     def wrapper(*args: object, **kwargs: object) -> Figure:
@@ -56,7 +56,7 @@ def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
 
 
 def draw_band(axes: Axes, curve: pd.DataFrame, style: MethodStyle, *, marked: bool = False) -> None:
-    """Draw the middle of a curve as a line, and its band where it has one; `marked` puts a marker on every point."""
+    """Draw the middle of a curve as a line, with its band if it has one; `marked` puts a marker on every point."""
     steps = curve.index.to_numpy()
     if curve["low"].notna().any():
         axes.fill_between(steps, curve["low"], curve["high"], color=style.color, alpha=0.15, linewidth=0)
@@ -75,7 +75,7 @@ def step_axis(axes: Axes, last: int, label: bool = True) -> None:
 def method_handles(
     view: View, drawn: Container[str], *, marked: bool, lines: bool = True, line: str | None = None
 ) -> list[Line2D]:
-    """Return a legend entry per method that was drawn or lacks planned runs; `line` is a style for all of them."""
+    """Return a legend entry for each method that was drawn or lacks planned runs; `line` is a style for all of them."""
     handles = []
     for method, entry in view.methods.items():
         if method not in drawn and view.method_label(method) == entry.label:
@@ -93,11 +93,11 @@ def method_handles(
 def legend_below(
     figure: Figure, handles: list, columns: int, labels: list[str] | None = None, note: str | None = None
 ) -> None:
-    """Draw a legend under the panels, outside of the data.
+    """Draw a legend under the panels, outside the data.
 
-    A line has at most `columns` entries, and fewer where their labels are long; lines are filled evenly.
+    A line has at most `columns` entries, fewer if their labels are long; lines are filled evenly.
 
-    labels: needed where a handle is a tuple of artists drawn over each other. note: what the curves are, as a line
+    labels: needed if a handle is a tuple of artists drawn over each other. note: a description of the curves, as a line
     of text above the entries.
     """
     labels = labels or [handle.get_label() for handle in handles]
@@ -110,17 +110,17 @@ def legend_below(
 
 
 def _even(entries: int, columns: int) -> int:
-    """Columns that spread the entries evenly over as many lines as `columns` need."""
+    """Return the columns that spread the entries evenly over as many lines as `columns` need."""
     return -(-entries // -(-entries // columns))
 
 
 def _legend_width(widths: list[int], columns: int) -> int:
-    """Characters of the widest entries of the columns, which are filled from top to bottom as Matplotlib does."""
+    """Return the summed widths of the columns in characters; Matplotlib fills columns from top to bottom."""
     return sum(int(column.max()) for column in np.array_split(widths, _even(len(widths), columns)))
 
 
 def joined_notes(notes: Mapping[str, str]) -> str:
-    """Return notes on several quantities as one: without their names where all are the same."""
+    """Return notes on several quantities as one, without their names if all are the same."""
     said = {name: note for name, note in notes.items() if note}
     if len(set(said.values())) <= 1:
         return next(iter(said.values()), "")
@@ -137,7 +137,7 @@ def render_figure(figure: Figure, stem: Path) -> list[Path]:
     """Write `stem`.png (200 dpi) and `stem`.svg without a date, so equal figures are equal bytes; return both paths."""
     stem = Path(stem)
     stem.parent.mkdir(parents=True, exist_ok=True)
-    # not with_suffix: an id such as "tool_main.curves" has a dot of its own
+    # not with_suffix: an id such as "tool_main.curves" contains a dot
     png, svg = (stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg"))
     with matplotlib.rc_context(fname=STYLE):
         FigureCanvasAgg(figure).print_figure(png, dpi=200, metadata={"Software": None})

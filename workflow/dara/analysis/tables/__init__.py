@@ -13,9 +13,9 @@ __all__ = ["Table", "build_table", "describe", "render_table"]
 
 
 def build_table(entry: str | ScoreTable, *views: View, **settings: Any) -> Table:
-    """Build a table of one view, or of ours and the published one side by side.
+    """Build a table of one view, or of our runs and the published numbers side by side.
 
-    Its module is imported here: a job makes one table and pays for no other.
+    Only the table's own module is imported: a job makes one table.
     """
     function = _function(entry, side_by_side=len(views) > 1)
     return function(*views, *([] if isinstance(entry, str) else [entry]), **settings)

@@ -33,8 +33,8 @@ def build(view: View) -> Table:
     empty where a number is not estimable. A method that is compared with none has one row, with its own numbers.
 
     Raises:
-        ValueError: the experiment has no pair of methods to compare, no thresholds of its sparse reward, or no crossing
-            of it, or is not of own runs.
+        ValueError: the view is not of our runs, or the experiment has no pair of methods to compare, no thresholds of
+            its sparse reward, or no crossing at them.
     """
     name = view.experiment.experiment
     if not isinstance(view, RunsView):
@@ -112,7 +112,7 @@ def _reached(times: CrossingTimes) -> str:
 
 
 def _compared(found: dict[Kind, Crossings | None]) -> dict[str, object]:
-    """Return the cells and raw columns of a pair of methods; dashes where one of them has no run."""
+    """Return the cells and raw columns of a pair of methods; dashes if one of them has no run."""
     stable = found["stable"]
     if stable is None:
         return dict.fromkeys(COMPARED, MISSING) | dict.fromkeys(RAW_COMPARED, math.nan)
@@ -128,7 +128,7 @@ def _compared(found: dict[Kind, Crossings | None]) -> dict[str, object]:
 
 
 def _difference_text(made: Crossings) -> str:
-    """Return `−12.5 [−20.1, −4.9]`, and `, 2 late` where runs had not crossed by tau; a dash where it is not known."""
+    """Return `−12.5 [−20.1, −4.9]`, and `, 2 late` if runs had not crossed by tau; a dash if it is unknown."""
     found = made.difference
     if not found.pairs or made.tau <= 0:
         return MISSING

@@ -19,10 +19,10 @@ from dara.analysis.view import Mark, Setting, View, missing_data, name_of
 from dara.analysis.view_runs import RunsView
 
 KINDS = ("first", "stable")
-"""The kinds of crossings that a source may have; the last one that it has counts as reached."""
+"""The kinds of crossings that a source may have; the last available one counts as reached."""
 
 METRICS = {"first": "first_step", "stable": "stable_crossing"}
-"""How published rows name them."""
+"""Kind -> metric of the published rows."""
 
 RAW = ["median_first", "median_stable", "reached", "pending", "planned", "missing", "share", "share_low", "share_high"]
 RUNS_NOTE = (
@@ -34,9 +34,10 @@ RUNS_NOTE = (
 def build(view: View) -> Table:
     """Return one row a (setting, reward, threshold, method): crossings of each run, their medians, how many crossed.
 
-    Where a source has first crossings only, or stable ones only, the columns of the others are left out. A run that did
+    If a source has first crossings only, or stable ones only, the columns of the others are left out. A run that did
     not cross counts as later than every crossing in a median. Raw columns: RAW (a median beyond the budget is empty),
-    and `difference`, of the median crossing to GDPO's (stable where there are such). ValueError without any crossing.
+    and `difference`, of the median crossing to GDPO's (stable if there are such). Raise ValueError without any
+    crossing.
     """
     experiment = view.experiment
     levels = [(reward, threshold) for reward, found in experiment.thresholds.items() for threshold in found]
@@ -63,7 +64,7 @@ def build(view: View) -> Table:
 
 
 def _block(view: View, kinds: list[str], setting: Setting, reward: str, threshold: float) -> list[dict]:
-    """Return the rows of all methods at one threshold; none where the source has no crossing of it."""
+    """Return the rows of all methods at one threshold; none if the source has no crossing at it."""
     found = {
         method: {kind: view.marks(kind, reward, threshold, method, setting) for kind in kinds}
         for method in view.methods
@@ -73,9 +74,9 @@ def _block(view: View, kinds: list[str], setting: Setting, reward: str, threshol
     cells = {}
     for method, marks in found.items():
         if not isinstance(view, RunsView) and not any(marks.values()):
-            continue  # nobody planned it
+            continue  # not a planned method
         head = {"Setting": view.setting_label(setting), **_head(view, reward, threshold, method)}
-        # Where the seeds of the planned runs are not known, they are those that were published.
+        # If the seeds of the planned runs are unknown, use the published ones.
         every = view.planned(method, setting) or [mark.seed for mark in marks[kinds[-1]]]
         curve = curve_crossing(view, reward, threshold, method, setting)
         cells[method] = head | _cells(marks, every) | {"median_curve": curve, "Median curve": number(curve)}
@@ -92,14 +93,14 @@ def _head(view: View, reward: str, threshold: float, method: str) -> dict[str, o
 
 
 def curve_crossing(view: View, reward: str, threshold: float, method: str, setting: Setting) -> float:
-    """Return the first step at which the median curve of a reward is at least the threshold; NaN where it is not."""
+    """Return the first step at which the median curve of a reward is at least the threshold; NaN without one."""
     curve = view.curve(f"reward/{reward}/mean", method, setting)["middle"].dropna()
     step = first_crossing(curve.to_numpy(dtype=float), threshold) if len(curve) else None
     return math.nan if step is None else float(curve.index[step - 1])
 
 
 def _cells(marks: dict[str, list[Mark]], planned: Sequence[int | None]) -> dict[str, object]:
-    """Return the cells of one method and RAW, which is NaN where there is no run. What counts is the last kind."""
+    """Return the cells of one method and RAW (NaN without a run), which is of the last kind."""
     decisive = list(marks.values())[-1]
     raw = dict.fromkeys(RAW, math.nan)
     raw |= {status: sum(mark.status == status for mark in decisive) for status in ("reached", "pending")}
@@ -120,13 +121,13 @@ def _cells(marks: dict[str, list[Mark]], planned: Sequence[int | None]) -> dict[
 
 
 def _median(marks: Sequence[Mark]) -> float:
-    """Return the median crossing; NaN where it is a run that did not cross, or there is no run."""
+    """Return the median crossing; NaN if the middle run did not cross, or there is no run."""
     found = median([math.inf if mark.step is None else mark.step for mark in marks]) if marks else math.nan
     return found if math.isfinite(found) else math.nan
 
 
 def _texts(marks: Sequence[Mark], planned: Sequence[int | None]) -> list[str]:
-    """Return one text a planned run, `?` for one that is missing."""
+    """Return one text for each planned run, `?` for a missing one."""
     left = list(marks)
     texts = []
     for seed in planned:
@@ -218,7 +219,7 @@ def build_engines(view: View) -> Table:
     """Return one row a (setting, reward, threshold, method): of each engine the stable crossings and their median.
 
     Raw columns: `median_<engine>`, `reached_<engine>`, `planned_<engine>`, and `difference` of the medians, the second
-    engine's minus the first's. ValueError for a source without runs of two engines.
+    engine's minus the first's. Raise ValueError for a source without runs of two engines.
     """
     engines = _by_engine(view)
     if len(engines) < 2:
@@ -241,7 +242,7 @@ def build_engines(view: View) -> Table:
 
 
 def _by_engine(view: View) -> dict[str, RunsView]:
-    """Return the runs of each engine as a view of their own; empty for published numbers, which have one."""
+    """Return a view of each engine's runs; empty for published numbers, which have one engine."""
     if not isinstance(view, RunsView):
         return {}
     runs = view.frames["runs"]

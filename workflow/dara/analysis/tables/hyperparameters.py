@@ -16,13 +16,14 @@ from dara.specs import checkpoint_steps
 ALL = "all"
 
 Settings = dict[tuple[str, str], tuple[str, str]]
-"""(setting, what it is for) -> (value, remark); the names are those of results/published/data/hyperparameters.csv."""
+"""(setting, its subject) -> (value, remark); the names are those of results/published/data/hyperparameters.csv."""
 
 
 def build(view: View, preset: Preset | None = None) -> Table:
     """Return one row a setting of the view's experiment; raw columns: setting, value and whom it is for (as text).
 
-    `preset` has the settings of our runs; the published source needs none. ValueError where a source has no settings.
+    `preset` has the settings of our runs; the published source needs none. Raise ValueError if a source has no
+    settings.
     """
     rows = [
         {"Setting": _shown(name), "For": whom, "Value": value, "Remark": remark, "setting": name}
@@ -54,7 +55,7 @@ def build_side_by_side(ours: View, published: View, preset: Preset | None = None
 
 
 def settings_of(view: View, preset: Preset | None = None) -> Settings:
-    """Return the settings of a view's experiment, in order. ValueError where there are none."""
+    """Return the settings of a view's experiment, in order. Raise ValueError without settings."""
     if is_published(view):
         return _published(view)
     if preset is None or view.experiment.experiment not in preset.experiments:
@@ -110,6 +111,7 @@ def _ours(view: View, preset: Preset) -> Settings:
     remarks = {"kl_reward_coefficient": "only GRPO feels it"} if task.kl.placement == "reward_grpo" else {}
     known = {name: value for name, value in flat.items() if value is not None}
     settings: Settings = {(name, ""): (_text(value), remarks.get(name, "")) for name, value in known.items()}
+    # Methods with the same value of a parameter share a row.
     params: dict[tuple[str, str], list[str]] = {}
     for entry in view.methods.values():
         for name, value in entry.params.items():
@@ -118,7 +120,7 @@ def _ours(view: View, preset: Preset) -> Settings:
 
 
 def _data(task: TaskSettings) -> dict[str, object]:
-    """Return what is trained on: generated problems, or a published data set."""
+    """Return the training data: generated problems, or a published data set."""
     data = task.data
     if isinstance(data, DataSpec):
         rows = {"train_rows": data.train_rows, "held_out_rows": data.held_out_rows}
@@ -130,7 +132,7 @@ def _data(task: TaskSettings) -> dict[str, object]:
 
 
 def _optimisation(task: TaskSettings, matrix: Matrix) -> dict[str, object]:
-    """Return the optimiser and the loss; None for what is not set; of the task what differs from its default."""
+    """Return the optimiser and the loss; None for unset values; of the task, only differences from its default."""
     optimizer, kl = task.optimizer, task.kl
     flat: dict[str, object] = {
         "updates_per_step": optimizer.updates_per_step,
@@ -149,7 +151,7 @@ def _optimisation(task: TaskSettings, matrix: Matrix) -> dict[str, object]:
 
 
 def _batch(prompts: int, matrix: Matrix) -> dict[str, object]:
-    """Return prompts and responses of a step; of each group size where it decides the number of prompts."""
+    """Return prompts and responses of a step, for each group size if the number of prompts depends on it."""
     total = matrix.responses_per_step
     each = [total // size if total else prompts for size in matrix.group_sizes]
     responses = [prompts * size for prompts, size in zip(each, matrix.group_sizes, strict=True)]
@@ -170,7 +172,7 @@ def _text(value: object) -> str:
 
 
 def _number(value: float) -> str:
-    """Return `2048`, `0.001`, `1e-06`."""
+    """Return a number as text: `2048`, `0.001`, `1e-06`."""
     return f"{value:.0f}" if float(value).is_integer() else f"{value:g}"
 
 

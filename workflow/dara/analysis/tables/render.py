@@ -32,11 +32,11 @@ LATEX = {
 
 @dataclass(frozen=True)
 class Table:
-    """A table: one row a line.
+    """A table with its text columns, raw columns, title and notes.
 
-    `frame` holds the columns named in `display` as strings, ready to be read, and beside them the raw columns (numbers,
-    fractions as fractions). Markdown and LaTeX show the display columns; the CSV has every column. `numeric` names
-    the display columns that are aligned to the right, `bold` the cells (row from 0, column) that are set in bold.
+    `frame` has the columns named in `display` as strings for readers, and the raw columns (numbers, fractions as
+    fractions). Markdown and LaTeX show the display columns; the CSV has every column. `numeric` names the display
+    columns that are aligned to the right, `bold` the cells (row from 0, column) that are set in bold.
     """
 
     frame: pd.DataFrame
@@ -56,7 +56,7 @@ class Table:
 
 
 def render_table(table: Table, stem: Path) -> list[Path]:
-    """Write `stem`.md, `stem`.tex and `stem`.csv; the same table gives the same bytes. Returns the three paths."""
+    """Write `stem`.md, `stem`.tex and `stem`.csv, and return the paths; the same table gives the same bytes."""
     stem = Path(stem)
     stem.parent.mkdir(parents=True, exist_ok=True)
     contents = {
@@ -66,7 +66,7 @@ def render_table(table: Table, stem: Path) -> list[Path]:
     }
     paths = []
     for suffix, text in contents.items():
-        # not with_suffix: an id such as "tool_main.scores" has a dot of its own
+        # not with_suffix: an id such as "tool_main.scores" contains a dot
         path = stem.with_name(stem.name + suffix)
         path.write_text(text, encoding="utf-8", newline="\n")
         paths.append(path)
@@ -74,7 +74,7 @@ def render_table(table: Table, stem: Path) -> list[Path]:
 
 
 def markdown(table: Table) -> str:
-    """The display columns as a GitHub table, the title above and the notes below."""
+    """Return the display columns as a GitHub table, with the title above and the notes below."""
     rule = ["---:" if column in table.numeric else "---" for column in table.display]
     rows = [[_markdown_cell(column) for column in table.display], rule, *_cells(table, _markdown_cell, "**{}**")]
     lines = ["| " + " | ".join(row) + " |" for row in rows]
@@ -85,10 +85,10 @@ def markdown(table: Table) -> str:
 def latex(table: Table) -> str:
     """Return the display columns as `table` or `table*` environments that fit an article of two columns.
 
-    The first line names the packages. A table is as wide as a column where it fits in type of at least 8 points, else
-    as wide as the page; headings break, and those of a kind have one above them. Text that is still too wide is set in
-    paragraphs, and columns that do not fit go below the others, after the first ones again. Rows and notes that do not
-    fit on a page continue in another environment.
+    The first line names the packages. A table is as wide as a column if it fits in type of at least 8 points, else as
+    wide as the page; headings break into lines, and a common first word is set once above its headings. Text that is
+    still too wide is set in paragraphs, and columns that do not fit go below the others, after the first columns again.
+    Rows and notes that do not fit on a page continue in another environment.
     """
     layout = _layout(table)
     lines = [r"% Packages: booktabs. For the standard article class in two columns."]
@@ -106,18 +106,18 @@ def latex(table: Table) -> str:
 COLUMN, PAGE, HEIGHT = 229.0, 469.0, 500.0
 """Points of a column and of a page of the standard article class, and of a page's height without its caption."""
 SIZES = {"normalsize": 1.0, "small": 0.93, "footnotesize": 0.85}
-"""Size of type -> width of its letters; those of a smaller size are wider for their height."""
+"""Type size -> width of its letters relative to normal size; smaller sizes have relatively wider letters."""
 GAP, LINE, HEAD = 8.0, 12.2, 40.0
-"""Points between two columns, from line to line at normal size, and of the headings."""
+"""Points between two columns, between lines at normal size, and of the headings."""
 LETTERS = {2.8: "il.,:;'![]|", 3.1: "jf", 3.4: " -", 4.0: "trs()", 4.5: "cez", 5.0: "ago0123456789–/*I", 5.3: "vxykq",
            5.6: "bdhnpuSJ", 6.9: "EFLPZ", 10.3: "WMm"}  # fmt: skip
-"""Width of a letter of Computer Modern at 10 points -> letters; any other is taken as 8.4 wide."""
+"""Width of a letter of Computer Modern at 10 points -> letters; any other letter counts as 8.4 wide."""
 POINTS = {letter: width for width, letters in LETTERS.items() for letter in letters}
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a table is set: the columns of each part, and the width of those that are set in paragraphs (points)."""
+    """Layout of a table: the columns of each part, and the widths of columns set in paragraphs (points)."""
 
     environment: str
     size: str
@@ -126,13 +126,14 @@ class Layout:
 
 
 def text_width(text: str) -> float:
-    """Return about how wide a text is, in points at normal size."""
+    """Return the approximate width of a text, in points at normal size."""
     return sum(POINTS.get(letter, 8.4) for letter in text)
 
 
 def _layout(table: Table) -> Layout:
-    """Return the first layout that fits."""
+    """Return the first layout in which the table fits."""
     widths = {column: _column_width(table, column) for column in table.display}
+    # Prefer the narrow environment and large type; then set long columns as paragraphs; then split the columns.
     for environment, width in (("table", COLUMN), ("table*", PAGE)):
         for size, scale in SIZES.items():
             if _fits(widths, table.display, width, scale):
@@ -165,7 +166,7 @@ def _fits(widths: dict[str, float], columns: list[str], width: float, scale: flo
 
 
 def _shared(columns: list[str]) -> dict[str, str]:
-    """Return of neighbours whose headings begin with one word that word, by heading: it is set once above them."""
+    """Return column -> first word, for neighbouring headings with the same first word, which is set once above them."""
     shared = {}
     for left, right in itertools.pairwise(columns):
         word, _, rest = right.partition(" ")
@@ -175,7 +176,7 @@ def _shared(columns: list[str]) -> dict[str, str]:
 
 
 def _heading(column: str, width: float, shared: dict[str, str]) -> str:
-    """Return what stands above a column, without the word that it shares, in lines no wider than its cells need."""
+    """Return a column's heading, without its shared word, in lines no wider than the cells need."""
     lines: list[str] = []
     words = column.removeprefix(f"{shared[column]} " if column in shared else "").split(" ")
     for word in words:
@@ -187,7 +188,7 @@ def _heading(column: str, width: float, shared: dict[str, str]) -> str:
 
 
 def _pages(table: Table, layout: Layout) -> list[tuple[range, list[str]]]:
-    """Return the rows and the notes of each environment, so that none is higher than a page."""
+    """Return the rows and the notes of each environment, such that none is higher than a page."""
     scale, start = SIZES[layout.size], HEAD * len(layout.parts)
     pages, used, first = [], start, 0
     for row in range(len(table.frame)):
@@ -229,7 +230,7 @@ def _tabular(table: Table, layout: Layout, columns: list[str], rows: range) -> l
         r"\toprule",
         *_headings(table, columns),
         r"\midrule",
-        # The line break before a row would read its first character as an argument where that is "[" or "*".
+        # LaTeX's line break would read a following "[" or "*" as its argument.
         *["{}" * row[0].startswith(("[", "*")) + " & ".join(row) + r" \tabularnewline" for row in body],
         r"\bottomrule",
         r"\end{tabular}",
@@ -237,7 +238,7 @@ def _tabular(table: Table, layout: Layout, columns: list[str], rows: range) -> l
 
 
 def _paragraph(cell: str, long: bool) -> str:
-    """Return a cell; one that is set in a paragraph with places where a name, a path or a checksum may break."""
+    """Return a cell; a `long` one may break inside names, paths and checksums."""
     if not long:
         return cell
     return r"\raggedright " + re.sub(
@@ -246,7 +247,7 @@ def _paragraph(cell: str, long: bool) -> str:
 
 
 def _headings(table: Table, columns: list[str]) -> list[str]:
-    """Return the lines above the body: words that neighbours share with a rule below, then the headings."""
+    """Return the lines above the body: shared words with a rule below, then the headings."""
     shared, upper, rules, names = _shared(columns), [], [], []
     for word, group in itertools.groupby(enumerate(columns, start=1), key=lambda item: shared.get(item[1])):
         places = [place for place, _ in group]
@@ -264,12 +265,12 @@ def _headings(table: Table, columns: list[str]) -> list[str]:
 
 
 def escape_latex(text: str) -> str:
-    """`text` with each character that LaTeX would interpret replaced by what prints it."""
+    """Return `text` with LaTeX's special characters escaped."""
     return "".join(LATEX.get(character, character) for character in text)
 
 
 def _cells(table: Table, escape: Callable[[str], str], bold: str) -> list[list[str]]:
-    """The display cells, escaped; those in bold put into the form `bold`."""
+    """Return the display cells, escaped; bold ones in the form `bold`."""
     rows = table.frame[table.display].to_numpy().tolist()
     return [
         [
@@ -288,7 +289,7 @@ def _markdown_cell(text: str) -> str:
 
 
 def number(value: float | None, digits: int | None = None) -> str:
-    """Return `value` with `digits` decimals, or as short as it is; a dash where it is undefined."""
+    """Return `value` with `digits` decimals, or in its shortest form; a dash if it is undefined."""
     if value is None or not math.isfinite(value):
         return MISSING
     text = f"{value:.{digits}f}" if digits is not None else f"{value:g}"
@@ -296,7 +297,7 @@ def number(value: float | None, digits: int | None = None) -> str:
 
 
 def with_interval(value: float, low: float, high: float, digits: int, scale: float = 1.0) -> str:
-    """Return `81.2 [78.0, 84.4]`, all times `scale`; the value alone where the interval is not defined."""
+    """Return `81.2 [78.0, 84.4]`, all times `scale`; the value alone if the interval is undefined."""
     shown = number(scale * value, digits)
     if not (math.isfinite(low) and math.isfinite(high)):
         return shown
@@ -310,9 +311,9 @@ def signed(value: float | None) -> str:
 
 
 def saved_text(saved: SpeedUp | None, unknown: str = MISSING) -> str:
-    """Return steps saved in percent, `40.5` or `40.5 [12, 60]`; `unknown` where it is not estimable.
+    """Return steps saved in percent, `40.5` or `40.5 [12, 60]`; `unknown` if they are not estimable.
 
-    A dash is an end of the interval that the budget leaves open.
+    A dash replaces an end of the interval that the budget leaves open.
     """
     if saved is None or math.isnan(saved.saved):
         return unknown

@@ -1,4 +1,4 @@
-"""What rows are made of: the runs of a source, the steps, an estimate of each metric, and its cell and raw columns."""
+"""Parts of table rows: the runs of a source, the steps, an estimate of each metric, and its cell and raw columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RAW = ("low", "high", "sd", "n")
 """Raw columns beside the value of each metric: `<metric>_low`, ..."""
 
 Steps = Mapping[Setting, int | None]
-"""The step to show of each setting; None where it is not the same for all methods, or the authors do not say it."""
+"""The step to show for each setting; None if methods differ in it, or the authors do not state it."""
 
 
 def is_published(view: View) -> bool:
@@ -32,14 +32,14 @@ def is_published(view: View) -> bool:
 
 
 def runs_view(view: View) -> RunsView:
-    """Return the view as one of single runs. ValueError for a source that has none."""
+    """Return the view as one of single runs. Raise ValueError for a source without single runs."""
     if not isinstance(view, RunsView):
         raise missing_data(view, "single runs")
     return view
 
 
 def published_rows(view: View) -> pd.DataFrame:
-    """Return all rows that the authors published. ValueError for another source."""
+    """Return all rows that the authors published. Raise ValueError for another source."""
     if not isinstance(view, PublishedView):
         raise missing_data(view, "published numbers; it is not their source")
     return view.published
@@ -53,7 +53,7 @@ def completed_runs(view: View, setting: Setting, method: str) -> pd.DataFrame:
 
 
 def steps_of(view: View, options: ScoreTable) -> Steps:
-    """Return the step to show of each setting that has a score there.
+    """Return the step to show for each setting that has a score there.
 
     Raises:
         ValueError: no setting has one.
@@ -70,9 +70,9 @@ def steps_of(view: View, options: ScoreTable) -> Steps:
 
 
 def steps_at(view: View, metrics: Sequence[str], at: int) -> dict[Setting, int | None]:
-    """Return the step to compare at, of each setting that has scores there.
+    """Return the step to compare at, for each setting that has scores there.
 
-    Of the published numbers that is step `at`, of our runs the `nearest_step`.
+    For the published numbers that is step `at`, for our runs the `nearest_step`.
 
     Raises:
         ValueError: no setting has one of these metrics at such a step.
@@ -109,7 +109,7 @@ def step_of(view: View, options: ScoreTable, step: int | None, method: str, sett
 def estimate_of(
     view: View, options: ScoreTable, metric: str, method: str, setting: Setting, step: int | None
 ) -> Estimate | None:
-    """Return a metric of a method at a step with the spread that the table shows; None where there is none."""
+    """Return a metric of a method at a step with the spread that the table shows; None without a value."""
     column = options.metrics.get(metric)
     if column is not None and column.window:
         return None if method == BASE or step is None else _window_mean(view, metric, method, setting, step, column)
@@ -156,10 +156,10 @@ def cell(view: View, options: ScoreTable, column: ScoreColumn, estimate: Estimat
 
 
 def scale_of(view: View, column: ScoreColumn) -> tuple[float, int]:
-    """Return what a value is multiplied by in a cell, and its digits after the point."""
+    """Return the factor of a value in a cell, and its digits after the point."""
     if column.unit == "plain":
         return 1.0, 3 if column.decimals is None else column.decimals
-    usual = 2 if is_published(view) else 1  # as many as the authors print; one for some hundred questions
+    usual = 2 if is_published(view) else 1  # as in the paper; one digit for some hundred questions
     return 100.0, usual if column.decimals is None else column.decimals
 
 
@@ -170,12 +170,12 @@ def raw_cells(name: str, estimate: Estimate | None, parts: Iterable[str] = RAW) 
 
 
 def or_nan(value: float | None) -> float:
-    """Return a value, NaN for None."""
+    """Return a value, or NaN for None."""
     return math.nan if value is None else value
 
 
 def runs_behind(estimates: Iterable[Estimate | None]) -> str:
-    """Return `3`, or `2 to 3` where the scores of one row have different numbers of runs; a dash where unknown."""
+    """Return `3`, or `2 to 3` if the scores of one row have different numbers of runs; a dash if unknown."""
     counts = sorted({estimate.n for estimate in estimates if estimate and estimate.n is not None})
     if not counts:
         return MISSING
@@ -183,9 +183,9 @@ def runs_behind(estimates: Iterable[Estimate | None]) -> str:
 
 
 def clearly_best(estimates: Mapping[str, Estimate | None], best: str) -> str | None:
-    """Return the method with the best value (`best`: highest or lowest), where its interval overlaps no other.
+    """Return the method with the best value (`best`: highest or lowest), if its interval overlaps no other.
 
-    None too where a method has no interval: then nothing says how large a difference must be.
+    Return None also if a method has no interval: then the necessary difference is unknown.
     """
     known = {method: estimate for method, estimate in estimates.items() if estimate}
     if len(known) < 2 or any(estimate.low is None or estimate.high is None for estimate in known.values()):
@@ -198,7 +198,7 @@ def clearly_best(estimates: Mapping[str, Estimate | None], best: str) -> str | N
 
 
 def setting_cells(setting: Setting) -> dict[str, object]:
-    """Return the cells `Model`, `G` and, of our own runs, `Engine` of a setting."""
+    """Return the cells `Model`, `G` and, for our own runs, `Engine` of a setting."""
     cells = {"Model": setting.model, "G": MISSING if setting.group_size is None else str(setting.group_size)}
     return cells | ({"Engine": ENGINES.get(setting.engine, setting.engine)} if setting.engine else {})
 
@@ -210,14 +210,14 @@ def setting_columns(view: View) -> list[str]:
 
 
 def title_of(view: View, what: str) -> str:
-    """Return `what (experiment, source)`, with the model where there is only one."""
+    """Return `what (experiment, source)`, with the model if there is only one."""
     models = {setting.model for setting in view.settings}
     model = f", {next(iter(models))}" if len(models) == 1 else ""
     return f"{what} ({view.experiment.experiment}{model}, {view.source})"
 
 
 def step_title(view: View, options: ScoreTable, steps: Steps) -> str:
-    """Return the title with its step: `step 60`, or `60 % of training` where ours is shorter than the authors'."""
+    """Return the title with its step: `step 60`, or `60 % of training` if our training is shorter than the authors'."""
     shorter = not is_published(view) and any(view.budget(setting) < PUBLISHED_STEPS for setting in steps)
     at = options.step
     name = (f"{at} % of training" if shorter else f"step {at}") if isinstance(at, int) else f"the {at} step"
@@ -225,7 +225,7 @@ def step_title(view: View, options: ScoreTable, steps: Steps) -> str:
 
 
 def step_note(view: View, options: ScoreTable, steps: Steps) -> str:
-    """Return at which steps the scores are; empty where the table or the authors do not say it."""
+    """Return a note with the steps of the scores; empty if the table or the authors do not state them."""
     if isinstance(options.step, str) and options.step.startswith(BEST_OF):
         title = options.metrics[options.step.removeprefix(BEST_OF)].title
         return f"Each method at its step of the best {title}, chosen by these scores, so they are optimistic."
@@ -239,6 +239,6 @@ def step_note(view: View, options: ScoreTable, steps: Steps) -> str:
 
 
 def hidden_note(view: View, steps: Mapping[Setting, object]) -> list[str]:
-    """Return a note on the settings that a table leaves out: no run exists, or all diverged, or share no step."""
+    """Return a note on the settings left out of a table: no run exists, all diverged, or they share no step."""
     hidden = [name_of(setting, view.settings) for setting in view.settings if setting not in steps]
     return [f"Not shown, without a score of a run that did not diverge: {'; '.join(hidden)}."] if hidden else []

@@ -24,7 +24,7 @@ COLUMNS = {
 def build(view: View) -> Table:
     """Return one row a planned run, in the order of the methods; the raw columns are those of the frame `runs`.
 
-    ValueError of a source without runs of its own.
+    Raise ValueError for a source without own runs.
     """
     if not isinstance(view, RunsView):
         raise ValueError(

@@ -64,7 +64,7 @@ class Shown:
 
 @dataclass
 class Body:
-    """The rows of a table while they are made."""
+    """The rows of a table under construction."""
 
     rows: list[dict[str, object]] = field(default_factory=list)
     bold: set[tuple[int, str]] = field(default_factory=set)
@@ -122,7 +122,7 @@ def build(view: View, options: ScoreTable) -> Table:
 
 
 def _blocks(options: ScoreTable) -> list[tuple[str, list[Shown]]]:
-    """Return the columns of the table; with `sets` those of each metric in turn."""
+    """Return the columns of the table; with `sets`, those of each metric in turn."""
     if not options.sets:
         return [("", [Shown(metric, column, metric) for metric, column in options.metrics.items()])]
     return [
@@ -184,14 +184,14 @@ def _row(
 
 
 def _place(view: View, setting: Setting) -> str:
-    """Return ` of model, G=4`, of what settings differ in; empty where there is one."""
+    """Return ` of model, G=4`, with what the settings differ in; empty for a single setting."""
     cells = setting_cells(setting)
     parts = [f"G={cells[column]}" if column == "G" else str(cells[column]) for column in setting_columns(view)]
     return f" of {', '.join(parts)}" if parts else ""
 
 
 def _notes(view: View, options: ScoreTable, steps: Steps, absent: Iterable[Shown]) -> list[str]:
-    """Return what the columns are, at which steps, and which are left out."""
+    """Return notes on the columns, their steps, and the columns left out."""
     spread = f"Percent (CSV: fractions): {SPREADS[options.spread]}."
     notes = [*([options.note] if options.note else []), f"{spread} {step_note(view, options, steps)}".strip()]
     notes[-1] = f"{notes[-1]} {POINTER}"
@@ -224,7 +224,7 @@ def _difference_row(
 
 
 def _difference(view: View, metric: str, pair: tuple[str, str], setting: Setting, step: int | None) -> Difference:
-    """Return the difference of a score; NaN where there is no pair, and without an interval of published scores."""
+    """Return the difference of a score; NaN without a pair, and without an interval for published scores."""
     nothing = Difference(math.nan, math.nan, math.nan, 0)
     if isinstance(view, RunsView):
         return nothing if step is None else difference_at(view, metric, pair, setting, step)
@@ -249,6 +249,7 @@ def _beside(view: View, options: ScoreTable, steps: Steps) -> Table:
                 found |= {metric for metric, estimate in own.items() if estimate}
     if not rows:
         raise missing_data(view, f"score ({', '.join(options.metrics)})")
+    # A metric without any value is left out of the table, with its raw columns, and named in a note.
     columns, gone, absent = [], [], []
     for metric, column in options.metrics.items():
         titles = [f"{column.title} {end}" for end in (labels[1:] if column.alone else (*labels, "change"))]
@@ -301,7 +302,7 @@ def _beside_row(
 
 
 def of_experiment(view: View, name: str) -> View:
-    """Return the same source, methods and models for another experiment. ValueError where it has nothing of it."""
+    """Return the same source, methods and models for another experiment. Raise ValueError if it has no numbers."""
     other = view.experiment.model_copy(update={"experiment": name, "thresholds": {}})
     models = {setting.model for setting in view.settings}
     if isinstance(view, PublishedView):

@@ -1,4 +1,4 @@
-"""Tables of the quantities that our runs and the authors' published numbers both have, beside each other."""
+"""Tables of the quantities that both our runs and the authors' published numbers have, side by side."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from dara.analysis.view_published import PublishedView
 from dara.table_options import ScoreTable
 
 SCORES = {"tool_calling": ({"average_format": "Average Format"}, 100), "math": ({"exceed": "Exceed"}, 50)}
-"""Of a task: the held-out score of what the sparse reward asks for, and where it is compared (`steps_at`)."""
+"""Task -> its held-out score related to the sparse reward, and the step of comparison (`steps_at`)."""
 
 ENERGY = "Energy ratio"
 ENERGY_STEPS = 10
-"""Last steps over which an energy ratio is summarised."""
+"""Number of last steps over which an energy ratio is summarised."""
 ENERGY_BATCHES = "dara_sym"
-"""The method on whose batches both energy ratios are measured, and whose weights the second one has."""
+"""The method whose batches both energy ratios use, and whose weights the second ratio has."""
 
 SCALE_NOTE = (
     "The scales differ: tiny models on generated problems against models of 1.5 to 7 billion parameters on the "
@@ -47,7 +47,7 @@ COLUMNS = ("Ours", "n", "Published", "n pub.", "Difference")
 
 @dataclass(frozen=True)
 class Value:
-    """One source's number: `text` where it is not a plain one (`>60`); low and high are NaN without an interval."""
+    """One source's number: `text` if it is not a plain one (`>60`); low and high are NaN without an interval."""
 
     value: float
     low: float = math.nan
@@ -101,7 +101,7 @@ def build_scores(ours: View, published: View, options: ScoreTable) -> Table:
 
 
 def _common(ours: View, published: View) -> View:
-    """Return the published source with the methods of both only, so that its notes speak of no other."""
+    """Return the published source with the common methods only, so that its notes mention no other."""
     methods = tuple(method for method in ours.methods if method in published.methods)
     experiment = published.experiment.model_copy(update={"methods": methods})
     return PublishedView(published_rows(published), experiment, published.entries)
@@ -110,7 +110,7 @@ def _common(ours: View, published: View) -> View:
 def _table(
     ours: View, published: View, pairs: Sequence[Pair], title: str, notes: Sequence[str], sources: Sequence[str]
 ) -> Table:
-    """Return one row a pair; `sources` are the notes on the published numbers. ValueError without a pair."""
+    """Return one row a pair; `sources` are the notes on the published numbers. Raise ValueError without a pair."""
     if not pairs:
         raise missing_data(ours, f"quantity in common with the published numbers of {published.experiment.experiment}")
     models = [model for model, *_ in published.settings if any(pair.setting.model == model for pair in pairs)]
@@ -142,13 +142,13 @@ def _row(pair: Pair) -> dict[str, object]:
 
 def _number(value: float, pair: Pair) -> str:
     if pair.digits is not None and math.isfinite(value):
-        value = round(pair.scale * value, pair.digits) + 0.0  # no negative zero
+        value = round(pair.scale * value, pair.digits) + 0.0  # avoids a negative zero
         return number(value, pair.digits)
     return number(pair.scale * value)
 
 
 def _text(value: Value, pair: Pair) -> str:
-    """Return the number with its interval; a dash as an end that the budget leaves open, none where both ends are."""
+    """Return the number with its interval; a dash for an end left open by the budget, no interval if both are open."""
     shown = value.text or _number(value.value, pair)
     if math.isnan(value.low) or not (math.isfinite(value.low) or math.isfinite(value.high)):
         return shown
@@ -159,7 +159,7 @@ def _text(value: Value, pair: Pair) -> str:
 
 
 def _scores(ours: View, published: View, metrics: Mapping[str, str], at: int) -> list[Pair]:
-    """Return the scores that both sources have, the base model's too; none where a source has no such step."""
+    """Return the common scores of both sources, the base model's too; none if a source has no such step."""
     found = _score_step(ours, published, metrics, at)
     pairs = []
     for metric, name in metrics.items() if found else ():
@@ -175,7 +175,7 @@ def _scores(ours: View, published: View, metrics: Mapping[str, str], at: int) ->
 
 
 def _score_step(ours: View, published: View, metrics: Mapping[str, str], at: int) -> int | None:
-    """Return the step of ours to compare at; None where one of the sources has no such score."""
+    """Return the step of our runs to compare at; None if one of the sources has no such score."""
     try:
         steps_at(published, list(metrics), at)
         return steps_at(ours, list(metrics), at).get(ours.settings[0])
@@ -267,7 +267,7 @@ def _energy_rows(published: View) -> pd.DataFrame:
 
 
 def _last_ratios(ours: View, setting: Setting, column: str) -> list[float]:
-    """Return of each completed run of ENERGY_BATCHES the median energy ratio over the last steps that have one."""
+    """Return, for each completed run of ENERGY_BATCHES, the median energy ratio over the last steps that have one."""
     frame = runs_view(ours).frames["energies"]
     sparse = ours.experiment.sparse_reward
     ratios = []
