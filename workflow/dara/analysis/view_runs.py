@@ -5,7 +5,7 @@ Both tables and figures use this view, so that they show the same runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -82,7 +82,7 @@ class RunsView(View):
         settings = planned[_SETTING].drop_duplicates().itertuples(index=False, name=None)
         self.settings = tuple(Setting(str(model), int(size), str(engine)) for model, size, engine in settings)
         self.coverage = f" for its {len(self.selection.present)} finished of {len(planned)} planned runs"
-        self._by_metric: dict[str, pd.DataFrame] = {}
+        self._found: dict[tuple[object, ...], pd.DataFrame] = {}
 
     @cached_property
     def scores(self) -> pd.DataFrame:
@@ -148,7 +148,8 @@ class RunsView(View):
 
     def curve(self, metric: str, method: str, setting: Setting) -> pd.DataFrame:
         """Return median and quartiles over runs at each step; a run that ended early counts at the steps it has."""
-        return curve_over_runs(self._values(metric, method, setting))
+        rows = self._values(metric, method, setting)
+        return self._once(("curve", metric, method, setting), lambda: curve_over_runs(rows))
 
     def curve_note(self, metric: str) -> str:
         """Return `median and quartiles over 5 runs`, or `over 3 to 5 runs` if some are missing or were not scored."""
@@ -164,9 +165,7 @@ class RunsView(View):
 
     def marks(self, kind: Kind, reward: str, threshold: float, method: str, setting: Setting) -> list[Mark]:
         """Return one crossing for each run that exists, in the order of seeds."""
-        crossings = self._crossings
-        near = (crossings["reward"] == reward) & np.isclose(crossings["threshold"].astype(float), threshold)
-        by_run = crossings[near].set_index("run_id")
+        by_run = self._once(("crossings", reward, threshold), lambda: self._crossings_of(reward, threshold))
         return [
             _event(kind, int(run.seed), int(run.repeat), by_run.loc[run.run_id])
             for run in self._planned(method, setting).itertuples()
@@ -222,37 +221,53 @@ class RunsView(View):
             parts.append(f"{self.methods[run.method].label} seed {run.seed}{repeat}{where}{at}")
         return f"{title}: {', '.join(parts) or 'none'}."
 
-    @property
+    def _once(self, key: tuple[object, ...], find: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+        """Return what `find` gives, found once: a report asks for the same rows hundreds of times."""
+        if key not in self._found:
+            self._found[key] = find()
+        return self._found[key]
+
+    def _crossings_of(self, reward: str, threshold: float) -> pd.DataFrame:
+        """Return the crossings of one threshold, by run id."""
+        crossings = self._crossings
+        near = (crossings["reward"] == reward) & np.isclose(crossings["threshold"].astype(float), threshold)
+        return crossings[near].set_index("run_id")
+
+    @cached_property
     def _crossings(self) -> pd.DataFrame:
         crossings = self.frames["crossings"]
         return crossings[crossings["run_id"].isin(self.selection.present["run_id"])]
 
-    @property
+    @cached_property
     def _diverged(self) -> pd.Series:
         present = self.selection.present
         return present.loc[present["outcome"] == "diverged", "run_id"]
 
     def _planned(self, method: str, setting: Setting) -> pd.DataFrame:
-        planned = self.selection.of_setting(self.selection.planned, setting)
-        return planned[planned["method"] == method]
+        return self._once(("planned", method, setting), lambda: self._of(self.selection.planned, method, setting))
+
+    def _of(self, frame: pd.DataFrame, method: str, setting: Setting) -> pd.DataFrame:
+        rows = self.selection.of_setting(frame, setting)
+        return rows[rows["method"] == method]
 
     def _rows_of_metric(self, metric: str) -> pd.DataFrame:
-        """Return the rows of a training metric, or else of a score; they are cached for all curves."""
-        if metric not in self._by_metric:
-            present = self.selection.present["run_id"]
-            for frame in (self.frames["training_curves"], self.scores):
-                rows = frame[(frame["metric"] == metric) & frame["run_id"].isin(present)]
-                if len(rows):
-                    break
-            self._by_metric[metric] = rows
-        return self._by_metric[metric]
+        """Return the rows of a training metric, or else of a score."""
+        return self._once(("metric", metric), lambda: self._find_metric(metric))
+
+    def _find_metric(self, metric: str) -> pd.DataFrame:
+        present = self.selection.present["run_id"]
+        for frame in (self.frames["training_curves"], self.scores):
+            rows = frame[(frame["metric"] == metric) & frame["run_id"].isin(present)]
+            if len(rows):
+                break
+        return rows
 
     def _values(self, metric: str, method: str, setting: Setting) -> pd.DataFrame:
         if method == BASE:
             rows = self.base_rows([metric])
             return rows[rows["model"] == setting.model]
-        rows = self.selection.of_setting(self._rows_of_metric(metric), setting)
-        return rows[rows["method"] == method]
+        rows = self._rows_of_metric(metric)
+        return self._once(("values", metric, method, setting), lambda: self._of(rows, method, setting))
 
 
 def curve_over_runs(rows: pd.DataFrame, value: str = "value") -> pd.DataFrame:

@@ -236,9 +236,9 @@ def _run(flow: WorkflowPlan, name: str, row: pd.Series | None) -> dict[str, Any]
         "origin": "missing" if row is None else str(row["origin"]),
         "steps": 0 if row is None else int(row["steps"]),
         "directory": directory.as_posix(),
-        "manifest": yaml.safe_dump(manifest, sort_keys=False) if manifest else "",
+        "manifest": yaml.dump(manifest, sort_keys=False, Dumper=yaml.CSafeDumper) if manifest else "",
         "checksum": sha256(path) if manifest else "",
-        "spec": yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False),
+        "spec": yaml.dump(spec.model_dump(mode="json"), sort_keys=False, Dumper=yaml.CSafeDumper),
         "responses": responses,
         "missing": missing,
     }
