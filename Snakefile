@@ -1,5 +1,6 @@
 # The whole reproduction: data -> warm start -> training -> evaluation -> scores -> frames -> tables, figures and report.
 # What each rule does is a function of the package in workflow/dara/; what is run is decided by config/.
+import re
 from pathlib import Path
 
 from snakemake.utils import min_version
@@ -67,4 +68,15 @@ rule other_preset:
     wildcard_constraints:
         preset="|".join(PLAN.other_presets),
         file=".+",
+    localrule: True
+
+
+# Makes no file either: it says which table or figure was meant.
+rule unknown_output:
+    input:
+        unknown_output,
+    output:
+        f"{OUT}/{{file}}",
+    wildcard_constraints:
+        file=rf"(?!({'|'.join(map(re.escape, PLAN.outputs.names))})$)(tables|figures)/[^/]+\.(md|tex|csv|png|svg)",
     localrule: True

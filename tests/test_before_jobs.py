@@ -4,13 +4,14 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from snakemake.cli import parse_args
 
 from dara.loading import ConfigurationError, merge, read_yaml
 from dara.plan import WorkflowPlan
-from dara.preflight import check_gpus, check_slurm, refuse_other_preset
+from dara.preflight import check_gpus, check_slurm, refuse_other_preset, refuse_unknown_output
 from project import ROOT
 from test_workflow import counts, environment
 
@@ -97,15 +98,12 @@ def test_what_a_profile_may_say_of_gpus():
     check_gpus(flow("laptop"), asked("train:gpu=1", "evaluate:gpu=1"))
 
 
-def test_the_file_of_profiles_that_gives_them_is_named():
-    paper = flow("paper")
-    site = ROOT / "profiles/slurm/site.yaml"
-    site.write_text("set-resources: {train: {gpu: 8}}")
-    try:
-        with pytest.raises(ConfigurationError, match=r"^profiles/slurm/site\.yaml: set-resources.train asks for 8"):
-            check_gpus(paper, asked("train:gpu=8"))
-    finally:
-        site.unlink()
+def test_the_file_of_profiles_that_gives_them_is_named(tmp_path):
+    shutil.copytree(ROOT / "profiles", tmp_path / "profiles")
+    (tmp_path / "profiles/slurm/site.yaml").write_text("set-resources: {train: {gpu: 8}}")
+    paper = replace(flow("paper"), root=tmp_path)
+    with pytest.raises(ConfigurationError, match=r"^profiles/slurm/site\.yaml: set-resources.train asks for 8"):
+        check_gpus(paper, asked("train:gpu=8"))
 
 
 def test_a_file_of_another_preset_names_that_preset():
@@ -114,6 +112,8 @@ def test_a_file_of_another_preset_names_that_preset():
     assert "laptop" not in laptop.other_presets
     with pytest.raises(ConfigurationError, match=r"belongs to preset smoke.* of preset laptop; .*smoke\.yaml -- r"):
         refuse_other_preset(laptop, "smoke", "figures/learning.png")
+    with pytest.raises(ConfigurationError, match=r"'figures/learnig\.png' is not .* mean 'figures/learning\.png'\?"):
+        refuse_unknown_output(laptop, "figures/learnig.png")
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,11 @@ class Outputs:
         """Return every file of every kind."""
         return [file for kind in FORMS for file in self.files_of(kind)]
 
+    @property
+    def names(self) -> list[str]:
+        """Return every file of every kind, relative to `directory`."""
+        return [str(Path(file).relative_to(self.directory)) for file in self.files]
+
     def files_of(self, kind: str) -> list[str]:
         """Return every file of a kind."""
         return [f"{self.stem(kind, output)}.{form}" for output in self.ids(kind) for form in FORMS[kind]]

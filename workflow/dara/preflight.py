@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from dara.benchmarks import definition, names_of
 from dara.engines import ENGINES
-from dara.loading import ConfigurationError, check_method_parameters, read_yaml
+from dara.loading import ConfigurationError, check_known, check_method_parameters, read_yaml
 from dara.profiles import Asked, check_profile_files, check_resources, check_rule_names, gpus_asked, setting_of
 from dara.runs import evaluation_id
 from dara.specs import HubData, HubModel
@@ -109,6 +109,11 @@ def refuse_other_preset(plan: WorkflowPlan, preset: str, file: str) -> None:
         f"{target} belongs to preset {preset}, and this workflow is of preset {plan.name}; "
         f"choose the other one: --configfile config/presets/{preset}.yaml -- {target}"
     )
+
+
+def refuse_unknown_output(plan: WorkflowPlan, file: str) -> None:
+    """Raise ConfigurationError, with the nearest name, for a table or figure that the preset does not have."""
+    check_known(str(plan.paths.root), file, plan.outputs.names, f"a table or figure of preset {plan.name}")
 
 
 def check_available(plan: WorkflowPlan) -> None:

@@ -11,7 +11,13 @@ from dara.benchmarks import names_of
 from dara.dependencies import code_digest
 from dara.orphan_guard import job_environment
 from dara.plan import FRAMES, RUN_FILES, WorkflowPlan
-from dara.preflight import check_settings, refuse_other_preset, start_jobs, user_errors
+from dara.preflight import (
+    check_settings,
+    refuse_other_preset,
+    refuse_unknown_output,
+    start_jobs,
+    user_errors,
+)
 
 job_environment(ROOT, main=workflow.is_main_process, remote=workflow.remote_exec)
 with user_errors():
@@ -60,3 +66,9 @@ def other_preset(wildcards):
     """There is no input for a file of another preset, but a sentence that ends the workflow."""
     with user_errors():
         refuse_other_preset(PLAN, wildcards.preset, wildcards.file)
+
+
+def unknown_output(wildcards):
+    """The same for a table or figure that this preset does not have."""
+    with user_errors():
+        refuse_unknown_output(PLAN, wildcards.file)
