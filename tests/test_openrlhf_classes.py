@@ -348,6 +348,6 @@ def test_a_kill_while_a_checkpoint_is_written_loses_none_that_was_complete(tmp_p
     assert run_files.load(tmp_path, done).steps == done
     saved = trainer.settings.output / STATES
     assert [path.name for path in saved.iterdir() if path.is_dir()] == [f"global_step{done}"]
-    assert (states / "latest").read_text() == f"global_step{done}"
+    assert (saved / "latest").read_text() == f"global_step{done}"
     assert (tmp_path / f"step_{done}" / "model.safetensors").read_text() == f"global_step{done}"
     assert (tmp_path / f"step_{done}" / "method_state.pt").is_file()
