@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +17,6 @@ from dara.analysis.intervals import (
     keyed_generator,
     median,
     quartiles,
-    summarise_seeds,
     t_interval,
     wilson_interval,
 )
@@ -155,16 +153,3 @@ def test_median_with_runs_that_did_not_get_there():
 def test_quartiles_of_five_runs_are_order_statistics():
     low, middle, high = quartiles([[5, 1], [1, 1], [4, 1], [2, 1], [3, 1]])
     np.testing.assert_array_equal([low, middle, high], [[2, 1], [3, 1], [4, 1]])
-
-
-def test_summary_over_seeds_shows_both_intervals():
-    frame = pd.DataFrame({"method": ["b", "a", "a", "a"], "value": [0.5, 1.0, 2.0, 6.0]})
-    table = summarise_seeds(frame, "table", ["method"]).set_index("method")
-    assert table.loc["a", ["n", "mean", "median"]].tolist() == [3, 3.0, 2.0]
-    assert table.loc["a", "sd"] == pytest.approx(math.sqrt(7))
-    assert table.loc["a", "t_low"] == pytest.approx(3 - 4.3026527 * math.sqrt(7 / 3))
-    assert 1 <= table.loc["a", "bootstrap_low"] < 3 < table.loc["a", "bootstrap_high"] <= 6
-    assert table.loc["b", "n"] == 1
-    assert math.isnan(table.loc["b", "t_low"])
-    shuffled = summarise_seeds(frame.iloc[::-1], "table", ["method"]).set_index("method")
-    pd.testing.assert_frame_equal(table, shuffled)

@@ -31,7 +31,7 @@ COMMANDS: dict[Callable, tuple[str, str, str]] = {
     jobs.evaluate: (
         "evaluate",
         HAND,
-        "dara evaluate --model Qwen/Qwen2.5-1.5B-Instruct@989aa7980e4c --benchmark bfcl_v4",
+        "dara evaluate --model DIRECTORY --benchmark bfcl_v4 --limit 50",
     ),
     results.table: ("table", HAND, "dara table crossings results/laptop/configuration.json"),
     results.figure: ("figure", HAND, "dara figure learning crossing results/laptop/configuration.json"),

@@ -14,7 +14,6 @@ from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
-import pandas as pd
 
 RESAMPLES = 2000
 """Bootstrap resamples, as in the paper."""
@@ -208,42 +207,6 @@ def quartiles(values: Sequence[float] | np.ndarray) -> tuple[np.ndarray, np.ndar
         raise ValueError("quartiles need finite values; take `median` where some runs did not cross")
     low, middle, high = np.quantile(array, [0.25, 0.5, 0.75], axis=0)
     return low, middle, high
-
-
-def summarise_seeds(frame: pd.DataFrame, name: str, by: Sequence[str]) -> pd.DataFrame:
-    """Return mean, spread and both intervals over seeds of the column `value`, for each cell.
-
-    Args:
-        frame: one row a seed and cell, for example checkpoint_scores.
-        name: name of the table or figure; with the cell it keys the bootstrap.
-        by: columns that make a cell, for example ("method", "step", "metric").
-
-    Returns:
-        Columns *by, n, mean, sd (n - 1), median, t_low, t_high, bootstrap_low, bootstrap_high, degenerate; NaN where
-        one value has no spread.
-    """
-    groups = frame.groupby(list(by), sort=True, dropna=False)
-    rows = [
-        dict(zip(by, cell, strict=True)) | _seed_row(rows["value"].to_numpy(), (name, *map(str, cell)))
-        for cell, rows in groups
-    ]
-    return pd.DataFrame(rows)
-
-
-def _seed_row(values: np.ndarray, key: tuple[str, ...]) -> dict[str, float]:
-    values = np.sort(values)  # so that sums do not depend on the order of rows either
-    student, resampled = t_interval(values), bootstrap_interval(values, key=key)
-    return {
-        "n": len(values),
-        "mean": math.fsum(values) / len(values),
-        "sd": float(values.std(ddof=1)) if len(values) > 1 else math.nan,
-        "median": float(np.median(values)),
-        "t_low": student.low if student else math.nan,
-        "t_high": student.high if student else math.nan,
-        "bootstrap_low": resampled.low if resampled else math.nan,
-        "bootstrap_high": resampled.high if resampled else math.nan,
-        "degenerate": bool(student and student.degenerate),
-    }
 
 
 def _not_nan(values: Sequence[float] | np.ndarray) -> np.ndarray:

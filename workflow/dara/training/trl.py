@@ -272,7 +272,7 @@ def weights_are_finite(model: torch.nn.Module) -> bool:
 
 
 def _name_only(name: str) -> Callable[..., list[float]]:
-    """Return a placeholder reward function with only a name; `_calculate_rewards` computes the values."""
+    """Return a reward function that only has a name, which TRL asks for; `_calculate_rewards` computes the values."""
 
     def reward(**_: Any) -> list[float]:
         raise RuntimeError("rewards are computed in MultiRewardTrainer._calculate_rewards, not by calling this")
