@@ -61,7 +61,7 @@ figures: environment ## every table and figure, ours from the cached runs and th
 report: environment ## the report of the cached runs: results/laptop-study/report.html
 	$(SNAKEMAKE) --configfile config/presets/laptop-study.yaml --config reuse=only -- html
 
-smoke: ## the whole workflow on two methods, one seed and six steps: three minutes
+smoke: ## the whole workflow on two methods, one seed and six steps: four minutes
 	@$(MAKE) --no-print-directory reproduce PRESET=smoke
 
 test: environment ## every test of the laptop path
