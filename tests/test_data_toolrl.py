@@ -79,14 +79,14 @@ def test_the_files_of_a_prepared_split(settings, rows, tmp_path):
 
 
 def test_the_same_specification_gives_the_same_files(settings, tmp_path, monkeypatch):
-    monkeypatch.setattr(preparation, "_bfcl_questions", lambda name: [])  # seconds to read
+    monkeypatch.setattr(preparation, "_questions", lambda *_: [])  # seconds to read
     for name in ("a", "b", "b"):
         prepare(SPEC, tmp_path / name, fetch=settings)
     assert (tmp_path / "a" / "manifest.json").read_bytes() == (tmp_path / "b" / "manifest.json").read_bytes()
 
 
 def test_other_numbers_of_rows_are_refused(settings, tmp_path, rows, monkeypatch):
-    monkeypatch.setattr(preparation, "_bfcl_questions", lambda name: [])
+    monkeypatch.setattr(preparation, "_questions", lambda *_: [])
     with pytest.raises(ValueError, match=r"data.validation_rows: 79, but toolrl has 80 validation rows; set that"):
         prepare(SPEC.model_copy(update={"validation_rows": 79}), tmp_path / "out", fetch=settings)
     write_rows(tmp_path / "train.jsonl", rows)
