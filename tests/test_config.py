@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from dara.cli import main
-from dara.config_docs import keys_page
+from dara.config import keys_page
 from dara.loading import (
     ConfigurationError,
-    check_method_parameters,
     load_all_presets,
     load_configuration,
     load_preset,
@@ -21,6 +20,7 @@ from dara.loading import (
 )
 from dara.methods import available_methods, load_method
 from dara.plan import WorkflowPlan
+from dara.preflight import check_method_parameters
 from dara.runs import (
     check_source,
     data_id,

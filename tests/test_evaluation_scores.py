@@ -16,7 +16,7 @@ import pytest
 
 from dara import benchmarks
 from dara.benchmarks import definition
-from dara.config import Benchmark, RunSpec
+from dara.config import Benchmark
 from dara.data import SOURCES
 from dara.data.generated import held_out
 from dara.evaluation import bfcl_v4, grading, sandbox
@@ -47,6 +47,7 @@ from dara.evaluation.records import (
 from dara.evaluation.sandbox import BATCH_ITEMS, Outcome, SandboxError, ScorerSpec, ScoringPool
 from dara.files import gzipped
 from dara.runs import evaluation_id
+from dara.specs import RunSpec
 from evaluation_fakes import FakeSampler, benchmark, write_cases, write_checkpoints
 from oracle import oracle_response
 from project import ROOT

@@ -10,9 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from dara.loading import ConfigurationError, load_all_presets, load_configuration, load_preset, merge, read_yaml
-from dara.places import NAME_LENGTH, RESERVED, as_written, check_name, check_output, expanded
+from dara.places import NAME_LENGTH, RESERVED, as_written, check_name, check_output, expanded, source_file
 from dara.plan import WorkflowPlan
-from dara.plugins import source_file
 from dara.specs import HubModel, MethodSpec
 from project import ROOT
 

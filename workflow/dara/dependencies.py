@@ -43,32 +43,33 @@ def files(*targets: str, package: Path = PACKAGE) -> list[Path]:
     it, if reached code names it. Modules imported by computed names must be separate targets.
     """
     reached: set[Target] = set()
-    waiting = [_target(package, target) for target in targets]
+    waiting: list[Target] = []
+    for text in targets:
+        module, _, name = text.partition(":")
+        source = _source(package, module)
+        if source is None or (name and name not in source.definitions):
+            raise ValueError(f"{package}: there is no {text}")
+        waiting.append((module, name or ALL))
     while waiting:
         target = waiting.pop()
         if target not in reached:
             reached.add(target)
             waiting += _next(package, *target)
     modules = {source.path for module in {module for module, _ in reached} if (source := _source(package, module))}
-    return sorted(modules.union(*map(_data, {path.parent for path in modules})))
-
-
-def _target(package: Path, text: str) -> Target:
-    module, _, name = text.partition(":")
-    source = _source(package, module)
-    if source is None or (name and name not in source.definitions):
-        raise ValueError(f"{package}: there is no {text}")
-    return module, name or ALL
+    beside = {path for folder in {path.parent for path in modules} for path in folder.iterdir() if _is_data(path)}
+    return sorted(modules | beside)
 
 
 @cache
 def _next(package: Path, module: str, name: str) -> frozenset[Target]:
     """Return the targets that a name of a module leads to; for NOTHING, those of its import."""
-    source, inside = _source(package, module), f"{module}.{name}"
+    source = _source(package, module)
     if source is None:  # of another package
         return frozenset()
-    if name == NOTHING:
-        return frozenset({*_parents(module), *_references(source, module, source.rest)})
+    if name == NOTHING:  # the packages around a module are imported with it
+        parts = module.split(".")
+        around = {(".".join(parts[:end]), NOTHING) for end in range(1, len(parts))}
+        return frozenset({*around, *_references(source, module, source.rest)})
     found = {(module, NOTHING)}
     if name == ALL:
         found |= {(module, each) for each in (*source.definitions, *source.imports)}
@@ -76,15 +77,9 @@ def _next(package: Path, module: str, name: str) -> frozenset[Target]:
         found |= _references(source, module, source.definitions[name])
     elif name in source.imports:
         found.add(source.imports[name])
-    elif _source(package, inside):
-        found.add((inside, ALL))
+    elif _source(package, f"{module}.{name}"):
+        found.add((f"{module}.{name}", ALL))
     return frozenset(found)
-
-
-def _parents(module: str) -> set[Target]:
-    """Return the packages around a module, which are imported with it."""
-    parts = module.split(".")
-    return {(".".join(parts[:end]), NOTHING) for end in range(1, len(parts))}
 
 
 def _references(source: Source, module: str, node: ast.AST) -> set[Target]:
@@ -106,19 +101,17 @@ def _source(package: Path, module: str) -> Source | None:
     path = next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()), None)
     if top != package.name or path is None:
         return None
-    imports: dict[str, Target] = {}
-    definitions: dict[str, ast.stmt] = {}
-    rest = ast.Module([], [])
+    source = Source(path, {}, {}, ast.Module([], []))
     for statement in _tree(path).body:
         if isinstance(statement, ast.FunctionDef | ast.ClassDef):
-            definitions[statement.name] = statement
+            source.definitions[statement.name] = statement
             if isinstance(statement, ast.FunctionDef) and statement.decorator_list:  # it may register the function
-                rest.body.append(statement)
+                source.rest.body.append(statement)
         elif isinstance(statement, ast.Import | ast.ImportFrom):
-            imports |= _imported(statement, path, module)
+            source.imports.update(_imported(statement, path, module))
         elif not (isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING"):
-            rest.body.append(statement)
-    return Source(path, imports, definitions, rest)
+            source.rest.body.append(statement)
+    return source
 
 
 def _imported(node: ast.Import | ast.ImportFrom, path: Path, module: str) -> Iterator[tuple[str, Target]]:
@@ -145,8 +138,7 @@ def _checksum(path: Path) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-@cache
-def _data(folder: Path) -> list[Path]:
-    """Return the package data in a folder, such as templates and styles, without editor backups."""
-    files = [path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")]
-    return [path for path in files if path.suffix not in ("", ".py") and not path.name.endswith("~")]
+def _is_data(path: Path) -> bool:
+    """Return whether this is a file of package data, such as a template or style, and no editor's backup."""
+    hidden = path.name.startswith(".") or path.name.endswith("~")
+    return path.is_file() and path.suffix not in ("", ".py") and not hidden

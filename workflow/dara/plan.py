@@ -17,7 +17,8 @@ from pydantic import ValidationError
 
 from dara import cache
 from dara.benchmarks import BenchmarkDefinition, definition
-from dara.config import Benchmark, Configuration, ModelSpec, Resources, RunSpec
+from dara.config import Benchmark, Configuration, Resources
+from dara.engines import ENGINES, Engine
 from dara.evaluation.records import RESPONSES, SCORES, covers, scored_by, steps_made
 from dara.loading import ConfigurationError, check_directories, check_known, check_preset_name, load_configuration
 from dara.manifests import saved_steps
@@ -25,6 +26,7 @@ from dara.outputs import Outputs
 from dara.places import make_writable
 from dara.preflight import check_cached_only, check_preset_of_files, python_of
 from dara.runs import Paths, RunMatrix, base_id, data_id, evaluation_id, model_id, plan_runs
+from dara.specs import ModelSpec, RunSpec
 from dara.store import canonical_json
 
 RUN_FILES = ("metrics.jsonl", "rewards.npz", "samples.jsonl.gz", "timings.json", "manifest.json")
@@ -119,9 +121,14 @@ class WorkflowPlan:
         }
 
     @cached_property
+    def left(self) -> list[str]:
+        """Return the ids of the runs that are trained here."""
+        return [run for run in self.matrix.runs if run not in self.cached]
+
+    @cached_property
     def cached_bases(self) -> set[str]:
         """Return the ids of base models with cached scores: all runs that start from them are cached."""
-        left = {base_id(spec.model) for run, spec in self.matrix.runs.items() if run not in self.cached}
+        left = {base_id(self.matrix.runs[run].model) for run in self.left}
         return {
             base
             for base in self.bases.keys() - left
@@ -150,6 +157,10 @@ class WorkflowPlan:
         if name in self.bases:
             return next(spec for spec in self.matrix.runs.values() if base_id(spec.model) == name)
         return self.matrix.runs[name]
+
+    def engine(self, run: str) -> Engine:
+        """Return the engine that trains a run."""
+        return ENGINES[self.matrix.runs[run].engine]
 
     def run_directory(self, run: str) -> Path:
         """Return the directory of a run's published files: in the cache, or in the results of this preset."""

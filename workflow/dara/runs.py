@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dara.config import Configuration, Experiment, Matrix, ModelEntry, TaskSettings
-from dara.plugins import source_sha256
+from dara.places import source_sha256
 from dara.specs import (
     SCORING_ONLY,
     AnyData,

@@ -25,7 +25,7 @@ from dara.data.generated import build_tokenizer, generator_of, held_out, texts, 
 from dara.data.hub import Fetch, read_pin
 from dara.data.math_sets import SETS, read_set
 from dara.data.public import Exclusion, Problem, own_problems
-from dara.plugins import DATA, source_sha256
+from dara.places import DATA, source_sha256
 from dara.specs import AnyData, DataSpec, HubData, OwnData
 from dara.store import MANIFEST, checksums, write_manifest
 
