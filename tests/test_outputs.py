@@ -8,7 +8,7 @@ import pytest
 
 from dara.analysis.figures import FIGURES
 from dara.loading import ConfigurationError, load_preset
-from dara.outputs import NEEDS, Outputs
+from dara.outputs import CURVES, Outputs
 from dara.table_options import ScoreTable, table_name
 from project import ROOT
 
@@ -54,4 +54,4 @@ def test_a_published_crossing_of_a_reward_has_a_threshold_of_ours():
 
 
 def test_what_needs_something_of_a_preset_is_a_figure():
-    assert set(NEEDS) <= {*FIGURES}
+    assert set(CURVES) <= {*FIGURES}

@@ -23,7 +23,6 @@ from dara.evaluation.records import RESPONSES, SCORES, covers, scored_by, steps_
 from dara.loading import ConfigurationError, check_directories, check_known, check_preset_name, load_configuration
 from dara.manifests import saved_steps
 from dara.outputs import Outputs
-from dara.places import make_writable
 from dara.preflight import check_cached_only, check_preset_of_files, python_of
 from dara.runs import Paths, RunMatrix, base_id, data_id, evaluation_id, model_id, plan_runs
 from dara.specs import ModelSpec, RunSpec
@@ -102,23 +101,14 @@ class WorkflowPlan:
         """Return the tables and figures of the paper's numbers."""
         return Outputs.of_published(self.root, self.paths.published)
 
-    def make_directories(self) -> None:
-        """Make the directories of results and scratch. OSError, with the name, for one that is not writable."""
-        for directory in (self.paths.root, *([self.paths.scratch] if self.reuse != "only" else [])):
-            make_writable(directory)
-
     # --- cached results -----------------------------------------------------------------------------------------------
 
     @cached_property
     def cached(self) -> set[str]:
         """Return the ids of the runs that are taken from results/cached/."""
-        if self.reuse == "none":
-            return set()
-        return {
-            run
-            for run, spec in self.matrix.runs.items()
-            if cache.holds_run(self.paths.cached_run(run), spec, self.matrix.evaluations[run])
-        }
+        runs = self.matrix.runs.items() if self.reuse != "none" else ()
+        evaluations = self.matrix.evaluations
+        return {run for run, spec in runs if cache.holds_run(self.paths.cached_run(run), spec, evaluations[run])}
 
     @cached_property
     def left(self) -> list[str]:
@@ -219,12 +209,8 @@ class WorkflowPlan:
         """Return the training options that change no result."""
         preset = self.configuration.preset
         hardware = canonical_json(preset.resources) if preset.resources else None
-        options = {
-            "--trackers": ",".join(preset.trackers),
-            "--ray-address": preset.ray_address,
-            "--environment": preset.training_environment,
-            "--resources": hardware,
-        }
+        options = {"--trackers": ",".join(preset.trackers), "--ray-address": preset.ray_address}
+        options |= {"--environment": preset.training_environment, "--resources": hardware}
         return " ".join(f"{option} {shlex.quote(value)}" for option, value in options.items() if value)
 
     # --- evaluation ---------------------------------------------------------------------------------------------------
@@ -243,10 +229,6 @@ class WorkflowPlan:
         settings = {evaluation_id(one): one for one in self.benchmarks_of(name)}
         check_known("scores", evaluation, settings, f"a benchmark on which this preset evaluates {name}")
         return settings[evaluation]
-
-    def benchmark_json(self, wildcards: Any) -> str:
-        """Return the settings of an evaluation, for the command line."""
-        return canonical_json(self.settings(wildcards.run, wildcards.evaluation))
 
     @property
     def evaluation_python(self) -> str:
@@ -272,10 +254,6 @@ class WorkflowPlan:
         settings = self.settings(name, evaluation)
         return sorted({*self.matrix.evaluations[name][settings], *steps_made(self.paths.evaluation(name, settings))})
 
-    def steps_option(self, wildcards: Any) -> str:
-        """Return the result of `steps`, for the command line."""
-        return ",".join(map(str, self.steps(wildcards.run, wildcards.evaluation)))
-
     def parts(self, name: str, evaluation: str) -> list[str]:
         """Return the outputs of the jobs that share the checkpoints of a run; empty if one job evaluates all."""
         settings = self.settings(name, evaluation)
@@ -284,10 +262,6 @@ class WorkflowPlan:
         jobs = min(self.configuration.preset.evaluation_jobs, len(self.steps(name, evaluation)))
         files = [f"part{number}of{jobs}.done" for number in range(1, jobs + 1)] if jobs > 1 else []
         return [str(self.paths.evaluation(name, settings) / file) for file in files]
-
-    def evaluation_parts(self, wildcards: Any) -> list[str]:
-        """Return `parts` for a rule."""
-        return self.parts(wildcards.run, wildcards.evaluation)
 
     def scoring_inputs(self, wildcards: Any) -> dict[str, str]:
         """Return the file that marks the responses (in its directory) as complete, and the cases' manifest."""
@@ -349,13 +323,6 @@ class WorkflowPlan:
         """Return the function of wildcards that returns one value of `hardware`."""
         return lambda wildcards: getattr(self.hardware(rule, wildcards.run, wildcards.get("evaluation")), key)
 
-    def scoring_cores(self, wildcards: Any) -> int:
-        """Return the number of cores that score responses: one for the laptop's small benchmarks."""
-        return 16 if self._definition(wildcards).kind == "published" else 1
-
-    def scorer_version(self, wildcards: Any) -> int:
-        """Return the version of the scorer of a benchmark."""
-        return self._definition(wildcards).scorer_version
-
-    def _definition(self, wildcards: Any) -> BenchmarkDefinition:
+    def definition(self, wildcards: Any) -> BenchmarkDefinition:
+        """Return the definition of the benchmark of an evaluation."""
         return definition(self.settings(wildcards.run, wildcards.evaluation).name)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from dara.benchmarks import definition, names_of
 from dara.loading import ConfigurationError, check_known, errors_at, read_yaml
+from dara.places import make_writable
 from dara.profiles import Asked, check_profile_files, check_resources, check_rule_names, gpus_asked, setting_of
 from dara.runs import evaluation_id
 from dara.specs import HubData, HubModel
@@ -68,7 +69,8 @@ def start_jobs(plan: WorkflowPlan, workflow: Any) -> None:
     check_resources(executor, workflow.resource_settings)
     if executor == "slurm":
         check_slurm(workflow.executor_settings.status_command)
-    plan.make_directories()
+    for directory in (plan.paths.root, *([plan.paths.scratch] if plan.reuse != "only" else [])):
+        make_writable(directory)
     check_hardware(plan)
     check_trackers(plan)
     check_environments(plan)
