@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from dara.benchmarks import definition
 from dara.cache import holds_run, holds_scores, store
 from dara.config import Benchmark
 from dara.cost import cost
@@ -28,6 +27,7 @@ from dara.evaluation.records import (
 from dara.files import gzipped, read_text
 from dara.loading import ConfigurationError, merge, read_yaml
 from dara.plan import WorkflowPlan
+from dara.registries import definition
 from dara.runs import evaluation_id
 from dara.specs import RunSpec
 from dara.store import canonical_json

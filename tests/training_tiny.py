@@ -7,7 +7,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from dara.data.generated import build_tokenizer
-from dara.engines import ENGINES
+from dara.registries import ENGINES
 from dara.specs import RunSpec
 from dara.training.run import RunInputs
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from dara.benchmarks import names_of
+from dara.registries import names_of
 from dara.rewards import REWARDS
 from dara.specs import (
     KL,

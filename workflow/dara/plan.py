@@ -16,14 +16,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from dara import cache
-from dara.benchmarks import BenchmarkDefinition, definition
 from dara.config import Benchmark, Configuration, Resources
-from dara.engines import ENGINES, Engine
 from dara.evaluation.records import RESPONSES, SCORES, covers, scored_by, steps_made
 from dara.loading import ConfigurationError, check_directories, check_known, check_preset_name, load_configuration
 from dara.manifests import saved_steps
 from dara.outputs import Outputs
 from dara.preflight import check_cached_only, check_preset_of_files, python_of
+from dara.registries import ENGINES, BenchmarkDefinition, Engine, definition
 from dara.runs import Paths, RunMatrix, base_id, data_id, evaluation_id, model_id, plan_runs
 from dara.specs import ModelSpec, RunSpec
 from dara.store import canonical_json

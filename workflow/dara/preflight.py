@@ -16,10 +16,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dara.benchmarks import definition, names_of
 from dara.loading import ConfigurationError, check_known, errors_at, read_yaml
 from dara.places import make_writable
 from dara.profiles import Asked, check_profile_files, check_resources, check_rule_names, gpus_asked, setting_of
+from dara.registries import definition, names_of
 from dara.runs import evaluation_id
 from dara.specs import HubData, HubModel
 from dara.store import LockedError, directory_lock

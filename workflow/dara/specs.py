@@ -12,10 +12,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, PlainSerializer, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from dara.benchmarks import REGISTRY, definition
 from dara.data import SOURCES
-from dara.engines import ENGINES
 from dara.places import as_written, check_name, check_output, expanded
+from dara.registries import ENGINES, REGISTRY, definition
 from dara.rewards import check_names, check_params
 
 Task = Literal["tool_calling", "math"]
@@ -309,7 +308,7 @@ class Benchmark(Model):
     """The evaluation of a checkpoint on a benchmark."""
 
     name: Annotated[str, AfterValidator(_check_benchmark)] = Field(
-        description="the benchmark in dara/benchmarks.py", examples=[*REGISTRY]
+        description="the benchmark in dara/registries.py", examples=[*REGISTRY]
     )
     samples: Positive = Field(description="responses a case")
     sampling: Sampling = Field(description="decoding at evaluation")

@@ -7,7 +7,7 @@ ROOT = Path(workflow.snakefile).parents[
 ]  # workflow.basedir is that of the workflow of which this is a module
 sys.path.insert(0, str(ROOT / "workflow"))
 
-from dara.benchmarks import names_of
+from dara.registries import names_of
 from dara.orphan_guard import job_environment
 from dara.outputs import FORMS, code_digest
 from dara.plan import FRAMES, RUN_FILES, WorkflowPlan
