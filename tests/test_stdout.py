@@ -8,8 +8,7 @@ import pytest
 
 from dara.cli import main
 from dara.system import OutputError, whole_output
-from project import ROOT
-from test_workflow import environment
+from project import ROOT, environment
 
 VERBS = [["status"], ["plan"], ["--help"], ["status", "--help"]]
 BUFFERED = environment() | {"PYTHONUNBUFFERED": ""}
