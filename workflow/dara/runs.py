@@ -112,10 +112,7 @@ def joined(one: Mapping[Benchmark, Iterable[int]], other: Mapping[Benchmark, Ite
 
 
 def _run_spec(
-    configuration: Configuration,
-    experiment: Experiment,
-    matrix: Matrix,
-    cell: tuple[Engine, str, int, str, int],
+    configuration: Configuration, experiment: Experiment, matrix: Matrix, cell: tuple[Engine, str, int, str, int]
 ) -> RunSpec:
     """Return the specification of one cell of an experiment's matrix: engine, model, group size, method and seed."""
     engine, model, group_size, method, seed = cell
