@@ -109,6 +109,11 @@ def test_a_killed_evaluation_goes_on_where_it_was(tmp_path: Path) -> None:
     responses_path(job.out, 20).write_bytes(b"damaged")
     assert job.generate(FakeSampler(str.upper)) == 2  # the damaged one and the missing one
     assert (job.out / RESPONSES).exists()
+    # Only steps that are there are in the manifest: a job that was killed planned more of them.
+    for path in (job.out / RESPONSES, responses_path(job.out, 30)):
+        path.unlink()
+    job.generate(FakeSampler(str.upper), [10])
+    assert [*job.manifest()["checkpoints"]] == ["10", "20"]
 
 
 def test_responses_of_another_identity_are_neither_taken_nor_deleted(tmp_path: Path) -> None:
@@ -153,15 +158,6 @@ def test_more_checkpoints_are_added_to_finished_ones(tmp_path: Path) -> None:
     assert job.manifest()["checkpoints"]["20"] == whole["checkpoints"]["20"]
     assert job.generate(sampler, [20]) == 0  # less is asked for: what there is stays
     assert [*job.manifest()["checkpoints"]] == ["10", "20", "30"]
-
-
-def test_only_steps_that_are_there_are_in_the_manifest(tmp_path: Path) -> None:
-    """A job that was killed planned more of them."""
-    job = Job(tmp_path, [10, 20, 30])
-    with pytest.raises(Killed):
-        job.generate(Dying(str.upper))
-    job.generate(FakeSampler(str.upper), [10])
-    assert [*job.manifest()["checkpoints"]] == ["10", "20"]
 
 
 def test_a_run_without_a_checkpoint_has_an_identity_and_no_scores(tmp_path: Path) -> None:
@@ -232,23 +228,24 @@ def test_jobs_that_share_the_checkpoints_make_what_one_job_makes(tmp_path):
 def test_a_job_whose_directory_another_evaluation_took_writes_nothing_more(tmp_path):
     job = Job(tmp_path, [10, 20])
 
-    class Deleted(FakeSampler):
+    class Taken(FakeSampler):
+        """Loses the directory while it generates, to `others` if there are any."""
+
+        others = None
+
         def generate(self, *args: object) -> list:
             (job.out / IDENTITY).unlink()
+            if self.others:
+                job.generate(self.others, [20])
             return super().generate(*args)
 
-    class Replaced(FakeSampler):
-        def generate(self, *args: object) -> list:
-            (job.out / IDENTITY).unlink()
-            job.generate(FakeSampler(str.lower, identity="other"), [20])
-            return super().generate(*args)
-
+    taken = Taken(str.upper)
     with pytest.raises(ValueError, match="was deleted while this job made responses"):
-        job.generate(Deleted(str.upper))
-    with pytest.raises(
-        ValueError, match=r"another job has begun this evaluation with another sampler.sampler \('other' "
-    ):
-        job.generate(Replaced(str.upper), [10])
+        job.generate(taken)
+    taken.others = FakeSampler(str.lower, identity="other")
+    message = r"another job has begun this evaluation with another sampler.sampler \('other' "
+    with pytest.raises(ValueError, match=message):
+        job.generate(taken, [10])
     assert sorted(path.name for path in job.out.glob("step_*")) == ["step_20.jsonl.gz"]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dara.evaluation.isolation import WALL_FACTOR
-from dara.evaluation.sandbox import Outcome, Sandbox, SandboxError, ScorerSpec
+from dara.evaluation.sandbox import Outcome, Sandbox, SandboxError, ScorerSpec, ScoringPool, cores
 
 SCORER = r"""
 import os, signal, sys, time
@@ -48,9 +48,13 @@ def make(marker=None, refuse=False, slow=False):
 """
 
 
-def sandbox(tmp_path: Path, seconds: float = 0.6, **settings: object) -> Sandbox:
+def spec(tmp_path: Path, seconds: float = 0.6, **settings: object) -> ScorerSpec:
     (tmp_path / "hostile_scorer.py").write_text(SCORER)
-    return Sandbox(ScorerSpec("hostile_scorer:make", settings, seconds, (tmp_path,)))
+    return ScorerSpec("hostile_scorer:make", settings, seconds, (tmp_path,))
+
+
+def sandbox(tmp_path: Path, seconds: float = 0.6, **settings: object) -> Sandbox:
+    return Sandbox(spec(tmp_path, seconds, **settings))
 
 
 def items(*responses: str) -> list[dict[str, str]]:
@@ -114,11 +118,30 @@ def test_only_the_response_that_ends_a_worker_twice_loses_by_it(tmp_path: Path) 
     assert outcomes == [OK, *(Outcome({"early": 1, "late": length}, "ok") for length in (11, 5, 5_000_000))]
 
 
-def test_a_mistake_in_the_scorer_is_raised_with_the_response_it_failed_on(tmp_path: Path) -> None:
-    with sandbox(tmp_path) as box, pytest.raises(SandboxError, match=r"(?s)response 2 of this call.*KeyError: 'ours'"):
-        box.score(items("good", "fine", "mistake", "last"))
-
-
 def test_a_worker_that_cannot_start_is_an_error(tmp_path: Path) -> None:
     with sandbox(tmp_path, refuse=True) as box, pytest.raises(SandboxError, match=r"(?s)does not start.*known answer"):
         box.score(items("good"))
+
+
+def test_several_workers_score_everything_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {number * 7: {"response": "x" * number} for number in range(320)}
+    kept: dict[int, Outcome] = {}
+    with ScoringPool(spec(tmp_path, 5.0), 3) as workers:
+        workers.score({}, kept.__setitem__)
+        assert workers.network() in ("isolated", "reachable")
+        workers.score(asked, kept.__setitem__)
+        assert 1 <= len({box._worker._process.pid for box in workers._sandboxes if box._worker}) <= 3
+    assert {key: outcome.scores["late"] for key, outcome in kept.items()} == {key: key // 7 for key in asked}
+    with pytest.raises(ValueError, match="workers must be at least 1, not 0"):
+        ScoringPool(spec(tmp_path), 0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 5}, raising=False)
+    assert cores() == 3
+
+
+def test_a_mistake_ends_all_workers_and_names_the_response(tmp_path: Path) -> None:
+    asked = {number: {"response": "mistake" if number == 100 else "x"} for number in range(320)}
+    with (
+        ScoringPool(spec(tmp_path), 2) as workers,
+        pytest.raises(SandboxError, match=r"(?s)response 100 of this call.*KeyError: 'ours'"),
+    ):
+        workers.score(asked, lambda *_: None)

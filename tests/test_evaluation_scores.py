@@ -2,10 +2,6 @@
 
 import gzip
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +14,7 @@ from dara import registries
 from dara.config import Benchmark
 from dara.data import SOURCES
 from dara.data.generated import held_out
-from dara.evaluation import bfcl_v4, grading, sandbox
+from dara.evaluation import bfcl_v4, grading
 from dara.evaluation.generate import generate_checkpoints
 from dara.evaluation.grading import (
     JOURNAL,
@@ -43,11 +39,12 @@ from dara.evaluation.records import (
     steps_made,
     write_responses,
 )
-from dara.evaluation.sandbox import Outcome, SandboxError, ScorerSpec, ScoringPool
+from dara.evaluation.sandbox import ScoringPool
 from dara.files import gzipped
 from dara.registries import definition
 from dara.runs import evaluation_id
 from dara.specs import RunSpec
+from dara.store import Journal
 from evaluation_fakes import FakeSampler, benchmark, write_cases, write_checkpoints
 from oracle import oracle_response
 from project import ROOT
@@ -90,46 +87,47 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return Counting.scored
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from dara.config import Benchmark
-from dara.evaluation import grading
-from dara.store import Journal
-add, count = Journal.add, 0
-def killed(self, *entry):
-    global count
-    count += 1
-    if count > {after}:
-        os.kill(os.getpid(), signal.SIGKILL)
-    add(self, *entry)
-Journal.add = killed
-spec = Benchmark.model_validate_json(sys.argv[1])
-grading.score_checkpoints(Path(sys.argv[2]), [10, 20], spec, Path(sys.argv[3]), workers=2)
-"""
-
-
-def test_a_killed_scoring_goes_on_with_what_is_done(tmp_path: Path, counted: list[int]) -> None:
+def test_an_interrupted_scoring_goes_on_with_what_is_done(
+    tmp_path: Path, counted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     cases, out, other = tmp_path / "cases", tmp_path / "run", tmp_path / "other"
     spec = write_run(out, cases, [10, 20])
     write_run(other, cases, [10, 20])
-    program = [sys.executable, "-c", KILLED.format(after=85), spec.model_dump_json(), str(out), str(cases)]
-    ended = subprocess.run(program, env={**os.environ, "PYTHONPATH": str(ROOT / "workflow")}, check=False)
-    assert ended.returncode == -signal.SIGKILL
+    add, left = Journal.add, iter(range(85))
+
+    def interrupted(*entry: object) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        add(*entry)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            score_checkpoints(out, [10, 20], spec, cases, workers=2)
     assert not (out / SCORES).exists()
     assert not (out / SCORE_TABLE).exists()
     assert len((out / JOURNAL).read_text().splitlines()) == 1 + 85
 
+    counted.clear()
     score_checkpoints(out, [10, 20], spec, cases, workers=2)
     assert len(counted) == 120 - 85
     counted.clear()
     score_checkpoints(other, [10, 20], spec, cases, workers=1)
     assert len(counted) == 2 * 60
     assert (out / SCORE_TABLE).read_bytes() == (other / SCORE_TABLE).read_bytes()
-    left = sorted(path.name for path in out.iterdir())
-    assert left == [RESPONSES, SCORE_TABLE, SCORES, "step_10.jsonl.gz", "step_20.jsonl.gz"]
+    kept = sorted(path.name for path in out.iterdir())
+    assert kept == [RESPONSES, SCORE_TABLE, SCORES, "step_10.jsonl.gz", "step_20.jsonl.gz"]
     rate = summarise(read_scores(out, "laptop_tools", 10), "laptop_tools")["decode_error_rate"]
     assert rate.score == pytest.approx(2 / 3)
+    # Where the end of a scoring is lost, its journal counts, unless the responses have changed.
+    for rows, scored in ((60, 60), (60, 0), (59, 59)):
+        write_run(out, cases, [10], rows)
+        counted.clear()
+        with monkeypatch.context() as patch:
+            if rows == 60:
+                patch.setattr(Path, "unlink", lambda *_, **__: None)
+            score_checkpoints(out, [10], spec, cases, workers=1)
+        assert len(counted) == scored
 
 
 def test_scores_are_a_row_a_response_in_the_order_of_steps_and_cases(tmp_path: Path) -> None:
@@ -178,68 +176,6 @@ def test_a_damaged_line_names_file_and_row(line: str, tmp_path: Path) -> None:
     message = r"x, row 2: must be an object with step, response, scores, outcome; it is '.*; delete the file"
     with pytest.raises(ValueError, match=message):
         score_journal(tmp_path / "x", "head")
-
-
-def test_changed_responses_are_scored_again(
-    tmp_path: Path, counted: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cases, out = tmp_path / "cases", tmp_path / "run"
-    spec = write_run(out, cases, [10])
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", lambda *_, **__: None)  # the end of the first scoring is lost
-        score_checkpoints(out, [10], spec, cases, workers=1)
-    counted.clear()
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", lambda *_, **__: None)
-        score_checkpoints(out, [10], spec, cases, workers=1)
-    assert counted == []
-    write_run(out, cases, [10], rows=59)
-    score_checkpoints(out, [10], spec, cases, workers=1)
-    assert len(counted) == 59
-
-
-POOL = r"""
-import os
-def make():
-    def score(item):
-        if item["response"] == "mistake":
-            raise KeyError("ours")
-        yield {"pid": os.getpid(), "length": len(item["response"])}
-    return score
-"""
-
-
-def pool(tmp_path: Path, workers: int) -> ScoringPool:
-    (tmp_path / "pool_scorer.py").write_text(POOL)
-    return ScoringPool(ScorerSpec("pool_scorer:make", {}, 5.0, (tmp_path,)), workers)
-
-
-def test_several_workers_score_everything_once(tmp_path: Path) -> None:
-    items = {number * 7: {"response": "x" * number} for number in range(320)}
-    kept: dict[int, Outcome] = {}
-    with pool(tmp_path, 3) as workers:
-        workers.score({}, kept.__setitem__)
-        assert workers.network() in ("isolated", "reachable")
-        workers.score(items, kept.__setitem__)
-    lengths = {7 * number: number for number in range(320)}
-    assert {key: outcome.scores["length"] for key, outcome in kept.items()} == lengths
-    assert 1 <= len({outcome.scores["pid"] for outcome in kept.values()}) <= 3
-    with pytest.raises(ValueError, match="workers must be at least 1, not 0"):
-        pool(tmp_path, 0)
-
-
-def test_a_mistake_ends_all_workers_and_names_the_response(tmp_path: Path) -> None:
-    items = {number: {"response": "mistake" if number == 100 else "x"} for number in range(320)}
-    with (
-        pool(tmp_path, 2) as workers,
-        pytest.raises(SandboxError, match=r"(?s)response 100 of this call.*KeyError: 'ours'"),
-    ):
-        workers.score(items, lambda *_: None)
-
-
-def test_workers_are_as_many_as_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 5}, raising=False)
-    assert sandbox.cores() == 3
 
 
 def test_bfcl_v4_from_responses_to_metrics(tmp_path: Path) -> None:

@@ -109,11 +109,8 @@ class Fetch:
         """Return the file of a data set: the local one if there is one, else the cached one, fetched if absent.
 
         A local file in the pinned format must have the pinned content where that is known; in another format its rows
-        are taken as they are, and a warning says so.
-
-        Raises:
-            FetchError: the file is missing and cannot be fetched (names id, revision and how to get it), or it is not
-                the pinned one (names file and both hashes).
+        are taken as they are, and a warning says so. FetchError if the file is missing and cannot be fetched (names id,
+        revision and how to get it), or if it is not the pinned one (names file and both hashes).
         """
         pin = read_pin(self.lock, source_id)
         missing = functools.partial(_no_data, source_id, pin)
@@ -139,10 +136,7 @@ class Fetch:
     def model(self, hub_id: str, revision: str, files: tuple[str, ...] = MODEL_FILES) -> Path:
         """Return the directory of a model with its tokenizer, complete and checked: local, cached, or fetched now.
 
-        revision: all 40 digits of a commit.
-
-        Raises:
-            FetchError: as `dataset`; also when a directory is not complete.
+        revision: all 40 digits of a commit. FetchError as for a data set; also when a directory is not complete.
         """
         missing = functools.partial(_no_model, hub_id, revision)
         if not re.fullmatch(r"[0-9a-f]{40}", revision):

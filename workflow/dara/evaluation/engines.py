@@ -102,18 +102,17 @@ class TransformersSampler(Sampler):
         batch = sorted(session.waiting, key=lambda request: abs(len(request.tokens) - first))[: self._batch_size]
         session.waiting = [request for request in session.waiting if request not in batch]
         rows, rooms = [request.tokens for request in batch], [request.room for request in batch]
+        limits = max(map(len, rows)) + torch.tensor(rooms)
         # Sampling is done by `Draw`, with the random numbers of each request.
-        seeds = [request.seed for request in batch]
-        draw = [Draw(session.sampling, seeds)] if session.sampling.temperature else []
-        limit = Rooms(max(map(len, rows)), rooms, self._text.end_tokens, session.on_progress)
-        made = self._continue(
-            rows,
-            self._text.end_tokens[0],  # masked, so any token does
-            max(rooms),
-            {"do_sample": False},
-            logits_processor=transformers.LogitsProcessorList(draw),
-            stopping_criteria=transformers.StoppingCriteriaList([limit]),
-        )
+        draw = [Draw(session.sampling, [request.seed for request in batch])] if session.sampling.temperature else []
+        own = {
+            "logits_processor": transformers.LogitsProcessorList(draw),
+            "stopping_criteria": transformers.StoppingCriteriaList(
+                [Rooms(limits, self._text.end_tokens, session.on_progress)]
+            ),
+        }
+        pad = self._text.end_tokens[0]  # masked, so any token does
+        made = self._continue(rows, pad, max(rooms), {"do_sample": False}, **own)
         session.on_progress(0, len(batch))
         return [(request.key, self._response(row, request.room)) for request, row in zip(batch, made, strict=True)]
 
@@ -164,19 +163,11 @@ class TransformersSampler(Sampler):
 
 
 class Rooms(transformers.StoppingCriteria):
-    """Stopping criterion that ends each row at its own limit, and reports the number of new tokens.
+    """Stopping criterion that ends each row at its limit, in tokens with the padded prompt, and reports new tokens."""
 
-    Args:
-        width: tokens of the padded prompts.
-        rooms: new tokens that each row may get.
-    """
-
-    def __init__(
-        self, width: int, rooms: Sequence[int], end_tokens: Sequence[int], on_progress: ProgressCallback
-    ) -> None:
-        self._limits, self._ends = width + torch.tensor(rooms), torch.tensor(end_tokens)
-        self._on_progress = on_progress
-        self._going = torch.ones(len(rooms), dtype=torch.bool)
+    def __init__(self, limits: torch.Tensor, end_tokens: Sequence[int], on_progress: ProgressCallback) -> None:
+        self._limits, self._ends, self._on_progress = limits, torch.tensor(end_tokens), on_progress
+        self._going = torch.ones(len(limits), dtype=torch.bool)
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
         """Return which rows are full."""

@@ -76,10 +76,7 @@ class Fork:
     """A forked copy of this process that answers questions; changes of its state end with it.
 
     The copy cannot open anything, and ends with this process. `answer` takes and returns JSON values. Use it in a
-    process without threads that has imported everything the answers need.
-
-    Attributes:
-        seconds: processor time of its answers so far.
+    process without threads that has imported everything the answers need. `seconds`: processor time of its answers.
     """
 
     def __init__(self, answer: Callable[[Any], Any]) -> None:
@@ -92,11 +89,10 @@ class Fork:
         there.close()
 
     def ask(self, question: Any, seconds: float) -> Any:
-        """Return the answer to `question`, which may take `seconds` of processor time.
+        """Return the answer to `question`.
 
-        Raises:
-            ForkLost: it took more (or WALL_FACTOR times as long by the clock), or the copy was killed.
-            RuntimeError: `answer` raised, with its traceback: an error of this program.
+        ForkLost if it took more than `seconds` of processor time (or WALL_FACTOR times as long by the clock), or the
+        copy was killed. RuntimeError, with the traceback, if `answer` raised: an error of this program.
         """
         try:
             self._here.send_bytes(json.dumps([seconds, question]).encode())

@@ -59,13 +59,10 @@ class SandboxError(RuntimeError):
 class ScorerSpec:
     """The scorer of a worker, with its settings and limits.
 
-    Attributes:
-        factory: `package.module:function`; called with `settings` once in a worker, it returns the scorer, a generator
-            function that takes an item and yields parts of its scores (so that a part is kept when a later one hangs).
-            It raises if a known answer does not get its known score.
-        settings: keyword arguments of the factory (JSON values).
-        seconds: limit for each item, in seconds of processor time; by the clock WALL_FACTOR times as long.
-        python_path: further directories to import from.
+    `factory`, `package.module:function`, is called with `settings` (JSON values) once in a worker. It returns the
+    scorer, a generator function that takes an item and yields parts of its scores (so that a part is kept when a later
+    one hangs), and raises if a known answer does not get its known score. `seconds`: limit for each item, of processor
+    time; by the clock WALL_FACTOR times as long. `python_path`: further directories to import from.
     """
 
     factory: str
@@ -112,11 +109,7 @@ class Sandbox(contextlib.AbstractContextManager):
         return [self.score_item(item, number) for number, item in enumerate(items)]
 
     def score_item(self, item: Item, name: int) -> Outcome:
-        """Return the outcome of one item, called response `name` in messages.
-
-        Raises:
-            SandboxError: the worker does not start, or the scorer raised on the item.
-        """
+        """Return the outcome of an item, response `name` in messages. SandboxError for a mistake of the scorer."""
         scores, complete = self._attempt(item, name)
         if not complete:  # a second time, in a fresh worker: a kill may have another cause than the response
             scores, complete = self._attempt(item, name)
@@ -170,9 +163,7 @@ class ScoringPool(contextlib.AbstractContextManager):
     def score(self, items: Mapping[int, Item], keep: Callable[[int, Outcome], None]) -> None:
         """Score `items`, and call `keep(key, outcome)` in this thread for each as soon as it is scored, in any order.
 
-        Raises:
-            SandboxError: a worker does not start, or the scorer raised on an item (its key is named); then the pool
-                is closed.
+        SandboxError, and the pool is closed, if a worker does not start, or the scorer raised on an item (named).
         """
         free: queue.SimpleQueue[Sandbox] = queue.SimpleQueue()
         for sandbox in self._sandboxes:
