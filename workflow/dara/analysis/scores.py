@@ -18,9 +18,9 @@ from dara.analysis.names import BASE
 from dara.analysis.names import SCORES as COMPARED
 from dara.analysis.records import RecordError, Run, read_json
 from dara.analysis.view import Setting
-from dara.benchmarks import definition
 from dara.evaluation.grading import check_scorers, check_version, read_scores, summarise
 from dara.evaluation.records import SCORES, Metric
+from dara.registries import definition
 from dara.runs import base_id
 
 DECIMALS = 12

@@ -18,8 +18,8 @@ from dara.analysis.frames import MISSING
 from dara.analysis.intervals import t_interval
 from dara.analysis.names import BASE, ENGINES, VALIDATION
 from dara.analysis.view import CURVE, Estimate, Setting, View, common_steps, first_event, known, shown_methods
-from dara.benchmarks import names_of
 from dara.config import Experiment, MethodEntry
+from dara.registries import names_of
 
 Frames = Mapping[str, pd.DataFrame]
 
