@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from dara.data.public import gold_answer
-from dara.rewards import math_correctness, numeric_equal, response_length
-from dara.rewards.math import last_boxed, normalise
+from dara.rewards.math import last_boxed, math_correctness, normalise, numeric_equal, response_length
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "rewards.json").read_text(encoding="utf-8"))
 

@@ -86,7 +86,7 @@ def make_scorer() -> Any:
     Raises:
         RuntimeError: another version of math-verify is installed, or known answers do not get their known grades.
     """
-    from dara.rewards import math_correctness, numeric_equal
+    from dara.rewards.math import math_correctness, numeric_equal
 
     verify = _load_math_verify()
 

@@ -87,16 +87,15 @@ def normalise(answer: str) -> str:
     for old, new in _BEFORE_UNITS:
         answer = answer.replace(old, new)
     # The data set writes `\text{ ` before units only.
-    answer, _, unit = answer.partition("\\text{ ")
+    value, _, unit = answer.partition("\\text{ ")
     if "\\text{ " in unit:
-        raise ValueError(f"more than one unit behind {answer!r:.80}")
+        raise ValueError(f"more than one unit in {answer!r:.80}")
     for old, new in _AFTER_UNITS:
-        answer = answer.replace(old, new)
-    if answer.startswith("."):
-        answer = "0" + answer
-    left, _, right = answer.partition("=")
-    if answer.count("=") == 1 and len(left) <= 2:  # `k = 5` becomes ` 5`
-        answer = right
+        value = value.replace(old, new)
+    if value.startswith("."):
+        value = "0" + value
+    left, _, right = value.partition("=")
+    answer = right if value.count("=") == 1 and len(left) <= 2 else value  # `k = 5` becomes ` 5`
     answer = _with_braced_roots(answer).replace(" ", "")
     answer = _with_braced_fractions(answer)
     if answer == "0.5":
