@@ -7,7 +7,8 @@ import textwrap
 import pytest
 
 from dara import rewards
-from dara.loading import ConfigurationError, check_method_parameters, load_preset
+from dara.loading import ConfigurationError, load_preset
+from dara.preflight import check_method_parameters
 from dara.rewards import REWARDS, load_rewards, reward_ranges, score
 from dara.rewards.math import math_correctness, numeric_equal
 from dara.rewards.tool_calling import tool_correctness, tool_format

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pandas as pd
 
-from dara.benchmarks import definition, names_of
 from dara.data import SOURCES, Source, source_of
 from dara.data.generated import build_tokenizer, held_out, texts, train_rows
 from dara.data.hub import Fetch, read_pin
 from dara.data.public import SETS, Exclusion, Problem, own_problems, read_set, words
-from dara.plugins import DATA, source_sha256
+from dara.places import DATA, source_sha256
+from dara.registries import definition, names_of
 from dara.specs import AnyData, HubData, OwnData
 from dara.store import MANIFEST, checksums, write_manifest
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dara.plugins import DATA, load_function
+from dara.places import DATA, load_function
 from dara.rewards import score
 
 if TYPE_CHECKING:

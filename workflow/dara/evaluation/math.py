@@ -16,9 +16,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dara.benchmarks import BenchmarkDefinition, PublishedCases
 from dara.data.public import SETS, SETS_VERSION, question, read_set
 from dara.evaluation.records import Case, Metric, Response, plain_metric, read_jsonl
+from dara.registries import BenchmarkDefinition, PublishedCases
 
 if TYPE_CHECKING:
     import pandas as pd

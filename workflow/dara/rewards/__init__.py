@@ -14,7 +14,7 @@ from math import inf, isnan
 from numbers import Real
 from pathlib import Path
 
-from dara.plugins import REWARD, load_function
+from dara.places import REWARD, load_function
 from dara.rewards.math import math_correctness, response_length
 from dara.rewards.reward import INPUTS, Reward, check_limit, check_reference
 from dara.rewards.tool_calling import assistant_turn, think_length, tool_correctness, tool_format
