@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from dara.config import Resources
-from dara.training import run_files
-from dara.training.openrlhf import states
-from dara.training.openrlhf.command import STATES, Settings, output_of
+from dara.training import run as run_files
+from dara.training.openrlhf.command import OUTCOME, STATES, Settings, last_resumable, output_of, prepare_output
 from dara.training.openrlhf.rollouts import Label
 from dara.training.step import Progress, Rollouts, run_method
 from dara.training.stopping import Deadline
@@ -210,16 +209,6 @@ def test_dual_clip_is_verls():
                 assert made.item() == pytest.approx(q * expected, rel=1e-5)
 
 
-def test_the_weights_of_a_shard_are_looked_at():
-    from dara.training.openrlhf.actor import weights_are_finite
-
-    whole, shard = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.empty(0))
-    shard.ds_tensor = torch.ones(2)  # ZeRO stage 3 leaves the parameter itself empty
-    assert weights_are_finite([whole, shard])
-    shard.ds_tensor[1] = torch.nan
-    assert not weights_are_finite([whole, shard])
-
-
 # --- the trainer ------------------------------------------------------------------------------------------------------
 
 
@@ -243,14 +232,12 @@ class Method:
 
 
 def test_the_kl_of_the_loss_is_a_metric_where_there_is_one():
-    from dara.training.openrlhf.trainer import engine_metrics, is_finite
+    from dara.training.openrlhf.trainer import engine_metrics
 
     status = {**STATUS, "actor_lr": 1e-6, "weights_finite": True, "kl": 0.25}
     with_kl = openrlhf_spec(kl={"placement": "loss", "coefficient": 5e-4, "estimator": "k2"})
     assert engine_metrics(with_kl, status)["kl_reference"] == 0.25
     assert set(engine_metrics(with_kl, status)) - set(engine_metrics(openrlhf_spec(), status)) == {"kl_reference"}
-    assert is_finite(with_kl, status)
-    assert not is_finite(with_kl, {**status, "kl": float("nan")})
 
 
 def trainer_of(directory, monkeypatch, deadline=None):
@@ -308,10 +295,10 @@ def test_a_run_stops_at_a_checkpoint_before_its_jobs_time_limit(tmp_path, monkey
     trainer = trainer_of(tmp_path, monkeypatch, Deadline(minutes=0.3, started=0.0))  # 18 s: 11 are over at step 2
     trainer.fit()
     assert list(run_files.checkpoints(tmp_path)) == [2]
-    outcome = json.loads((trainer.settings.output / states.OUTCOME).read_text())
+    outcome = json.loads((trainer.settings.output / OUTCOME).read_text())
     assert outcome["divergence"] is None
     assert outcome["out_of_time"].startswith("stopped at step 2 before the time limit of 0.3 minutes")
-    assert states.last_resumable(tmp_path) == 2
+    assert last_resumable(tmp_path) == 2
 
 
 CALLS = ((os, "replace"), (torch, "save"), (run_files, "save"), (run_files, "complete_checkpoint"))
@@ -340,11 +327,11 @@ def test_a_kill_while_a_checkpoint_is_written_loses_none_that_was_complete(tmp_p
         patch.setattr(owner, name, killed)
         with pytest.raises(KeyboardInterrupt):
             trainer._checkpoint(4)
-    done = states.last_resumable(tmp_path)
+    done = last_resumable(tmp_path)
     completed = name == "remove_other_states" or (name == "complete_checkpoint" and after)
     assert done == (4 if completed else 2)
     run_files.remove_unfinished(tmp_path)
-    states.prepare_output(trainer.settings.output, done)
+    prepare_output(trainer.settings.output, done)
     assert run_files.load(tmp_path, done).steps == done
     saved = trainer.settings.output / STATES
     assert [path.name for path in saved.iterdir() if path.is_dir()] == [f"global_step{done}"]

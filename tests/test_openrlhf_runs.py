@@ -23,8 +23,7 @@ from dara.methods import load_method
 from dara.runs import run_id
 from dara.specs import DataSpec
 from dara.training.openrlhf import node
-from dara.training.openrlhf.command import output_of
-from dara.training.openrlhf.states import last_resumable
+from dara.training.openrlhf.command import last_resumable, output_of
 from dara.training.run import read_rows
 from training_tiny import tiny_spec
 

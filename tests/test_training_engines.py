@@ -12,8 +12,7 @@ from dara.config import Resources
 from dara.engines import ENGINES, Engine
 from dara.methods import load_method
 from dara.specs import RunSpec
-from dara.training.run import ResumePoint, RunInputs, train_run
-from dara.training.run_files import RunRecord
+from dara.training.run import ResumePoint, RunInputs, RunRecord, train_run
 from dara.training.step import ENGINE_METRICS, Progress, Rollouts
 from training_tiny import tiny_spec, write_inputs
 

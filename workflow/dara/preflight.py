@@ -192,11 +192,11 @@ def check_trackers(plan: WorkflowPlan) -> None:
 
     Runs of OpenRLHF are made in another environment, whose file has both packages.
     """
-    from dara.training import run_files
+    from dara.training import run as training_run
 
     here = any(not ENGINES[spec.engine].program for run, spec in plan.matrix.runs.items() if run not in plan.cached)
     try:
-        run_files.check_trackers(plan.configuration.preset.trackers if here and plan.reuse != "only" else ())
+        training_run.check_trackers(plan.configuration.preset.trackers if here and plan.reuse != "only" else ())
     except ValueError as error:
         raise ConfigurationError(f"trackers of preset {plan.name}: {error}") from None
 

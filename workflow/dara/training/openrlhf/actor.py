@@ -7,7 +7,6 @@ update. It changes OpenRLHF when it is imported, in the processes of Ray that un
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -20,20 +19,15 @@ from openrlhf.utils.deepspeed import DeepspeedStrategy
 from torch.utils.data import DataLoader
 
 from dara.training.openrlhf.command import Settings
+from dara.training.step import weights_are_finite
 
 FLOAT32 = "fp32"
-"""Name of float32. OpenRLHF's command line has no name for it; with this one, its DeepSpeed configuration enables
-neither half precision."""
+"""Our name of float32, for which OpenRLHF has none; with it, its DeepSpeed configuration enables no half precision."""
 
 _dtype_of = openrlhf.utils.utils.convert_to_torch_dtype
-
-
-def dtype_of(name: str) -> torch.dtype:
-    """Return the result of OpenRLHF's `convert_to_torch_dtype`, extended by float32."""
-    return torch.float32 if name == FLOAT32 else _dtype_of(name)
-
-
-openrlhf.utils.utils.convert_to_torch_dtype = dtype_of
+openrlhf.utils.utils.convert_to_torch_dtype = lambda name: torch.float32 if name == FLOAT32 else _dtype_of(name)
+# No shuffling: an update gets its own groups, not random responses.
+ppo_actor.DataLoader = lambda *args, **kwargs: DataLoader(*args, **{**kwargs, "shuffle": False})
 
 
 class DaraStrategy(DeepspeedStrategy):
@@ -82,14 +76,6 @@ def strategy_of(arguments: Namespace, settings: Settings) -> DaraStrategy:
     return strategy
 
 
-def in_order(*args: Any, **kwargs: Any) -> DataLoader:
-    """Return a loader that does not shuffle: an update gets its own groups, not random responses."""
-    return DataLoader(*args, **{**kwargs, "shuffle": False})
-
-
-ppo_actor.DataLoader = in_order
-
-
 def k3_in_place_of_k1(loss: torch.nn.Module, args: tuple, kwargs: dict[str, Any], output: tuple) -> tuple:
     """Set the loss's third value, only logged, to the k3 estimate (Schulman, 2020); a hook of the policy loss.
 
@@ -99,11 +85,6 @@ def k3_in_place_of_k1(loss: torch.nn.Module, args: tuple, kwargs: dict[str, Any]
     mask = kwargs["action_mask"].bool()
     log_ratio = (log_probs - old_log_probs).detach()[mask]
     return (*output[:2], (log_ratio.exp() - 1 - log_ratio).mean(), *output[3:])
-
-
-def weights_are_finite(parameters: Iterable[torch.nn.Parameter]) -> bool:
-    """Return whether no weight of this rank is NaN or infinite; ZeRO stage 3 has a rank's shard in `ds_tensor`."""
-    return all(torch.isfinite(getattr(parameter, "ds_tensor", parameter)).all().item() for parameter in parameters)
 
 
 class DaraActorTrainer(ppo_actor.ActorPPOTrainer):
@@ -151,7 +132,13 @@ class DaraPolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_class
         self._step += 1
         self.strategy.grad_norms.clear()
         if self.strategy.dara.keep_advantages:
-            self._keep_advantages()
+            items = self.trainer.replay_buffer.items  # sample by sample, in the order of the updates
+            np.savez(
+                self.strategy.dara.output / f"advantages_{self._step}_{self.strategy.get_rank()}.npz",
+                index=np.array([int(item.info["index"]) for item in items]),
+                lengths=np.array([int(item.action_mask.sum()) for item in items]),
+                advantages=np.concatenate([item.advantages[item.action_mask.bool()].numpy() for item in items]),
+            )
         status = super().fit(kl_ctl)
         status["actor_grad_norm"] = float(np.mean(self.strategy.grad_norms))
         broken = not weights_are_finite(self.actor.model.parameters())
@@ -160,13 +147,3 @@ class DaraPolicyActor(ppo_actor.PolicyModelActor.__ray_metadata__.modified_class
 
     def save_model(self) -> None:
         """Do nothing: the last step already has a checkpoint."""
-
-    def _keep_advantages(self) -> None:
-        """Write the inputs of this step's updates, sample by sample, in their order."""
-        items = self.trainer.replay_buffer.items
-        np.savez(
-            self.strategy.dara.output / f"advantages_{self._step}_{self.strategy.get_rank()}.npz",
-            index=np.array([int(item.info["index"]) for item in items]),
-            lengths=np.array([int(item.action_mask.sum()) for item in items]),
-            advantages=np.concatenate([item.advantages[item.action_mask.bool()].numpy() for item in items]),
-        )

@@ -27,12 +27,20 @@ import psutil
 from dara.config import Resources, RunSpec
 from dara.files import write_atomically
 from dara.orphan_guard import EXIT_CODE, POLL_SECONDS, is_alive
-from dara.training import run_files
 from dara.training.openrlhf import node
-from dara.training.openrlhf.command import PROGRAM, PROMPTS, REWARD_FILE, Settings, command_line
-from dara.training.openrlhf.states import OUTCOME, PROGRESS, last_resumable, prepare_output
-from dara.training.run import ResumePoint, RunInputs, train_run
-from dara.training.run_files import RunRecord
+from dara.training.openrlhf.command import (
+    OUTCOME,
+    PROGRAM,
+    PROGRESS,
+    PROMPTS,
+    REWARD_FILE,
+    SETTINGS,
+    Settings,
+    command_line,
+    last_resumable,
+    prepare_output,
+)
+from dara.training.run import ResumePoint, RunInputs, RunRecord, check_trackers, load, train_run
 from dara.training.stopping import Divergence, OutOfTime
 
 log = logging.getLogger(__name__)
@@ -42,7 +50,21 @@ LOG = "openrlhf.log"
 LOG_BYTES = 10_000_000  # of the output of earlier starts, kept when a run is resumed
 RELAY_SECONDS = 0.2
 LAST_LINES = 15  # of the log, shown when OpenRLHF fails
-OBJECT_STORE_BYTES = {"cpu": 256 * 1024**2, "gpu": 16 * 1024**3}
+GPU_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}
+CPU_ENVIRONMENT = {
+    "DS_ACCELERATOR": "cpu",
+    "OMP_NUM_THREADS": "1",  # the laptop's models are too small to share among threads; one run a core instead
+    "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GB
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}
+CPU_VLLM_ARGUMENTS = {
+    "worker_extension_cls": "dara.training.openrlhf.cpu.CpuWorker",
+    # A prompt in two chunks would draw a token for the first and discard it, but a CPU generator cannot be rewound.
+    "enable_chunked_prefill": False,
+}
 ERROR = "error.json"
 """File below `output_of` a run with the message of a ValueError that ended OpenRLHF; see `main` and `failure`."""
 REWARD_CODE = '''"""The rewards of this run. OpenRLHF loads the class from here (--train.agent_func_path)."""
@@ -80,7 +102,7 @@ def train(
     of OpenRLHF that is not the tested one and for too little disk; ChildProcessError if OpenRLHF fails.
     """
     node.check_version()
-    run_files.check_trackers(inputs.trackers)
+    check_trackers(inputs.trackers)
     options = {"resources": resources, "ray_address": ray_address, "keep_advantages": keep_advantages}
     train_run(
         spec,
@@ -94,17 +116,6 @@ def train(
 
 def train_steps(point: ResumePoint, options: dict[str, Any]) -> tuple[RunRecord, Divergence | None]:
     """Train to the last step; see `run.TrainSteps`. options: fields of Settings."""
-    settings = prepare(point, options)
-    run_openrlhf(settings)
-    outcome = json.loads((settings.output / OUTCOME).read_bytes())
-    if outcome["out_of_time"]:
-        raise OutOfTime(outcome["out_of_time"])
-    diverged = Divergence(**outcome["divergence"]) if outcome["divergence"] else None
-    return run_files.load(point.directory, diverged.step - 1 if diverged else point.spec.steps), diverged
-
-
-def prepare(point: ResumePoint, options: dict[str, Any]) -> Settings:
-    """Check the disk and write the input files of OpenRLHF's processes."""
     spec, inputs, done = point.spec, point.inputs, point.record.steps
     settings = Settings(
         spec=spec,
@@ -121,8 +132,13 @@ def prepare(point: ResumePoint, options: dict[str, Any]) -> Settings:
     node.check_disk(spec, inputs.model_dir, settings.directory, done)
     prompt_file(point.rows, settings.output / PROMPTS)
     write_reward_file(settings.output, spec, settings.methods_dir)
-    settings.write()
-    return settings
+    write_atomically(settings.output / SETTINGS, settings.model_dump_json(indent=2) + "\n")
+    run_openrlhf(settings)
+    outcome = json.loads((settings.output / OUTCOME).read_bytes())
+    if outcome["out_of_time"]:
+        raise OutOfTime(outcome["out_of_time"])
+    diverged = Divergence(**outcome["divergence"]) if outcome["divergence"] else None
+    return load(point.directory, diverged.step - 1 if diverged else spec.steps), diverged
 
 
 def prompt_file(rows: Iterable[Mapping[str, str]], path: Path) -> None:
@@ -156,10 +172,10 @@ def run_openrlhf(settings: Settings) -> None:
     other failure.
     """
     environment = node.child_environment(settings.directory) | environment_of(settings.on_gpu)
-    command = [sys.executable, "-m", "dara.training.openrlhf.launch", str(settings.output / "settings.json")]
-    progress = 0
-    keep_end(settings.directory / LOG, LOG_BYTES)
-    with (settings.directory / LOG).open("ab") as file:
+    command = [sys.executable, "-m", "dara.training.openrlhf.launch", str(settings.output / SETTINGS)]
+    progress, log_file = 0, settings.directory / LOG
+    keep_end(log_file, LOG_BYTES)
+    with log_file.open("ab") as file:
         process = subprocess.Popen(
             command,
             env=environment,
@@ -184,12 +200,11 @@ def run_openrlhf(settings: Settings) -> None:
 
 def keep_end(path: Path, size: int) -> None:
     """Truncate a log to the whole lines in its last `size` bytes; leave an absent or shorter one unchanged."""
-    if not path.is_file() or path.stat().st_size <= size:
-        return
-    with path.open("rb") as file:
-        file.seek(-size, os.SEEK_END)
-        end = file.read()
-    write_atomically(path, end[end.find(b"\n") + 1 :])
+    if path.is_file() and path.stat().st_size > size:
+        with path.open("rb") as file:
+            file.seek(-size, os.SEEK_END)
+            end = file.read()
+        write_atomically(path, end[end.find(b"\n") + 1 :])
 
 
 def relay(path: Path, offset: int) -> int:
@@ -214,9 +229,6 @@ def failure(settings: Settings, code: int) -> Exception:
     return ChildProcessError(f"OpenRLHF ended with exit code {code}; the end of {log_file}:\n{last}")
 
 
-# --- checkpoints ------------------------------------------------------------------------------------------------------
-
-
 # --- in the child process ---------------------------------------------------------------------------------------------
 
 
@@ -239,44 +251,40 @@ class EngineArguments:
 
 
 def main(path: Path) -> None:
-    """Run OpenRLHF. The message of a ValueError, here or in a process of Ray, is written where the engine finds it."""
-    settings = Settings.read(path)
+    """Start Ray, replace OpenRLHF's classes, run OpenRLHF's program.
+
+    The message of a ValueError, here or in a process of Ray, is written where the engine finds it.
+    """
+    settings = Settings.model_validate_json(path.read_bytes())
     threading.Thread(target=end_with, args=(psutil.Process().parent(), settings.directory), daemon=True).start()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    devices = max(settings.resources.gpus, 1)
     try:
-        run(settings)
+        check_hardware(settings)
+        node.remove_stale_locks(node.build_directory())
+        if not settings.on_gpu:
+            from dara.training.openrlhf import cpu
+
+            cpu.install()
+        with node.session(
+            settings.directory,
+            cpus=devices + 2,
+            gpus=devices,
+            object_store_bytes=16 * 1024**3 if settings.on_gpu else 256 * 1024**2,
+            environment=environment_of(settings.on_gpu),
+            setup_hook=None if settings.on_gpu else "dara.training.openrlhf.cpu.install",
+            address=settings.ray_address,
+        ):
+            node.check_names()
+            install(settings)
+            where = {"model": settings.model_dir, "output": settings.output, "resume": settings.done > 0}
+            sys.argv = [PROGRAM[-1], *command_line(settings.spec, settings.resources, **where)]
+            runpy.run_module(PROGRAM[-1], run_name="__main__", alter_sys=True)
     except Exception as error:
         cause = node.root_cause(error)
         if isinstance(cause, ValueError):
             write_atomically(settings.output / ERROR, json.dumps({"message": str(cause)}) + "\n")
         raise
-
-
-def run(settings: Settings) -> None:
-    """Start Ray, replace OpenRLHF's classes, run OpenRLHF's program."""
-    on_gpu, hook = settings.on_gpu, None
-    check_hardware(settings)
-    node.remove_stale_locks(node.build_directory())
-    if not on_gpu:
-        from dara.training.openrlhf import cpu
-
-        hook = cpu.HOOK
-        cpu.install()
-    devices = max(settings.resources.gpus, 1)
-    with node.session(
-        settings.directory,
-        cpus=devices + 2,
-        gpus=devices,
-        object_store_bytes=OBJECT_STORE_BYTES["gpu" if on_gpu else "cpu"],
-        environment=environment_of(on_gpu),
-        setup_hook=hook,
-        address=settings.ray_address,
-    ):
-        node.check_names()
-        install(settings)
-        where = {"model": settings.model_dir, "output": settings.output, "resume": settings.done > 0}
-        sys.argv = [PROGRAM[-1], *command_line(settings.spec, settings.resources, **where)]
-        runpy.run_module(PROGRAM[-1], run_name="__main__", alter_sys=True)
 
 
 def check_hardware(settings: Settings) -> None:
@@ -307,11 +315,7 @@ def environment_of(on_gpu: bool) -> dict[str, str]:
         "RAY_memory_monitor_refresh_ms": "0",  # Ray would end this run because of other jobs' memory on the node
         "RAY_worker_niceness": "0",  # Ray would give everything else on the node priority
     }
-    if on_gpu:
-        return common | {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}
-    from dara.training.openrlhf import cpu
-
-    return common | cpu.ENVIRONMENT
+    return common | (GPU_ENVIRONMENT if on_gpu else CPU_ENVIRONMENT)
 
 
 def install(settings: Settings) -> None:
@@ -337,11 +341,7 @@ def install(settings: Settings) -> None:
 def vllm_arguments(settings: Settings) -> dict[str, Any]:
     """Return vLLM's arguments besides OpenRLHF's."""
     arguments = {"dtype": settings.spec.precision, "max_num_seqs": settings.resources.vllm_max_sequences}
-    if settings.on_gpu:
-        return arguments
-    from dara.training.openrlhf import cpu
-
-    return arguments | cpu.VLLM_ARGUMENTS
+    return arguments | ({} if settings.on_gpu else CPU_VLLM_ARGUMENTS)
 
 
 def end_with(parent: psutil.Process, directory: Path) -> None:

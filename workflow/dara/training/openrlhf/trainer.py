@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,12 +24,11 @@ from dara.files import remove, write_atomically
 from dara.methods import Method
 from dara.runs import run_id
 from dara.specs import RunSpec
-from dara.training import run_files
+from dara.training import run
 from dara.training.openrlhf.actor import DaraStrategy
-from dara.training.openrlhf.command import PROMPTS
-from dara.training.openrlhf.rollouts import Label, PromptLoader, collect, consumed, set_advantages, shard_samples
-from dara.training.openrlhf.states import MARKER, OUTCOME, PROGRESS, remove_other_states, state_tag
-from dara.training.step import KL_REFERENCE, Progress, Rollouts
+from dara.training.openrlhf.command import MARKER, OUTCOME, PROGRESS, PROMPTS, remove_other_states, state_tag
+from dara.training.openrlhf.rollouts import Label, collect, consumed, prompt_batches, set_advantages, shard_samples
+from dara.training.step import KL_REFERENCE, Progress, Rollouts, trackers
 from dara.training.stopping import Deadline, Divergence, OutOfTime
 
 METRICS = {
@@ -43,25 +41,17 @@ METRICS = {
 """Our name -> OpenRLHF's name, in the status of a step; each is a mean over its updates."""
 
 
-def prepare_datasets(strategy: DaraStrategy, tokenizer: Any) -> tuple[PromptLoader, None, int]:
-    """Return the run's prompts in their order, no evaluation, and the number of optimiser updates.
-
-    Replaces OpenRLHF's function.
-    """
-    settings = strategy.dara
-    spec, record = settings.spec, run_files.load(settings.directory, settings.done)
-    start = consumed(record.metrics, spec.prompts_per_step)
-    loader = PromptLoader(settings.output / PROMPTS, spec.seed, spec.rollout_seed, start)
-    return loader, None, spec.steps * spec.optimizer.updates_per_step
-
-
-def keep_sharding(experiences: list, arguments: Any) -> list:
-    """Return the experiences unchanged. OpenRLHF's `balance_experiences` would spread groups over updates."""
-    return experiences
+def prepare_datasets(strategy: DaraStrategy, tokenizer: Any) -> tuple[Iterator, None, int]:
+    """Return the run's prompts in their order, no evaluation, and the number of optimiser updates."""
+    settings, spec = strategy.dara, strategy.dara.spec
+    start = consumed(run.load(settings.directory, settings.done).metrics, spec.prompts_per_step)
+    prompts = prompt_batches(settings.output / PROMPTS, spec.seed, spec.rollout_seed, start)
+    return prompts, None, spec.steps * spec.optimizer.updates_per_step
 
 
 ppo_trainer.prepare_datasets = prepare_datasets
-ppo_trainer.balance_experiences = keep_sharding
+# OpenRLHF's would spread groups over updates.
+ppo_trainer.balance_experiences = lambda experiences, arguments: experiences
 
 
 # --- rollouts ---------------------------------------------------------------------------------------------------------
@@ -89,10 +79,8 @@ class DaraSamplesGenerator(SamplesGenerator):
 
     def __init__(self, *args: Any, spec: RunSpec, done: int = 0, world_size: int = 1, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.spec = spec
-        self.step = done
-        self.world_size = world_size
-        self._prompts: Iterator | None = None
+        self.spec, self.step, self.world_size = spec, done, world_size
+        self._prompts = iter(self.prompts_dataloader)
 
     @torch.no_grad()
     def generate_samples(self, **generate_kwargs: Any) -> tuple[list[Experience], float | None, int, bool]:
@@ -101,32 +89,35 @@ class DaraSamplesGenerator(SamplesGenerator):
         These are prompts_per_step groups of group_size single-sample experiences, the accepted share in percent, the
         number of prompts taken, and False: the prompts never run out.
 
-        Raises the exception of a rollout actor (as Ray passes it on), and TooFewGroupsError.
+        Raises the exception of a rollout actor (as Ray passes it on), and ValueError if too few groups vary.
         """
-        self.step += 1
-        if self._prompts is None:
-            self._prompts = iter(self.prompts_dataloader)
+        spec, self.step = self.spec, self.step + 1
+        # With sleep mode, vLLM shares its GPUs with the policy and is awake only while it samples.
         if self.args.vllm.enable_sleep:
             vllm_engine.batch_vllm_engine_call(self.vllm_engines, "wake_up")
-        # With sleep mode, vLLM shares its GPUs with the policy and is awake only while it samples.
         pool = collect(
             lambda n: self._groups(n, generate_kwargs),
-            self.spec.prompts_per_step,
-            self.spec.filter,
-            self.spec.reward_weights,
+            spec.prompts_per_step,
+            spec.filter,
+            spec.reward_weights,
             world_size=self.world_size,
             step=f"step {self.step}",
         )
         if self.args.vllm.enable_sleep:
             vllm_engine.batch_vllm_engine_call(self.vllm_engines, "sleep")
         kept = [pool.groups[i] for i in pool.kept]
+        rewards, lengths, pool_rewards, pool_lengths = (
+            torch.from_numpy(np.stack([getattr(group, name) for group in groups]))
+            for groups in (kept, pool.groups)
+            for name in ("rewards", "lengths")
+        )
         self.rollouts = Rollouts(
             rows=[group.row for group in kept for _ in group.responses],
             responses=[text for group in kept for text in group.responses],
-            rewards=torch.from_numpy(np.stack([group.rewards for group in kept])),
-            lengths=torch.from_numpy(np.stack([group.lengths for group in kept])),
-            pool_rewards=torch.from_numpy(np.stack([group.rewards for group in pool.groups])),
-            pool_lengths=torch.from_numpy(np.stack([group.lengths for group in pool.groups])),
+            rewards=rewards,
+            lengths=lengths,
+            pool_rewards=pool_rewards,
+            pool_lengths=pool_lengths,
             filtered=pool.metrics,
         )
         share = 100 * pool.metrics["filter/acceptance"] if pool.metrics else None
@@ -139,22 +130,21 @@ class DaraSamplesGenerator(SamplesGenerator):
         labels = [label for _, _, [label], _ in rows]
         # The first token may be the end token, as in the TRL engine; OpenRLHF's default requires one token before it.
         refs = self._dispatch_prompts_to_vllm(prompts, labels, **{**generate_kwargs, "min_new_tokens": 0})
-        return [self._group(*one, generate_kwargs) for one in zip(prompts, labels, ray.get(refs), strict=True)]
-
-    def _group(
-        self, prompt: str, label: str, outputs: list[dict[str, Any]], generate_kwargs: dict[str, Any]
-    ) -> RolloutGroup:
-        if len(outputs) != self.spec.group_size:
-            raise ValueError(f"a prompt has {len(outputs)} responses; a group has {self.spec.group_size}")
-        parsed = Label.loads(label)
-        rewards = [[output["extra_logs"][name] for name in self.spec.rewards] for output in outputs]
-        return RolloutGroup(
-            row={"id": parsed.id, "prompt": prompt, "reference": parsed.reference},
-            experiences=[self._process_response_into_experience(output, **generate_kwargs) for output in outputs],
-            responses=[output["response"] for output in outputs],
-            rewards=np.array(rewards, dtype=np.float64),
-            lengths=np.array([end - start for output in outputs for start, end in output["action_ranges"]]),
-        )
+        groups = []
+        for prompt, text, outputs in zip(prompts, labels, ray.get(refs), strict=True):
+            if len(outputs) != self.spec.group_size:
+                raise ValueError(f"a prompt has {len(outputs)} responses; a group has {self.spec.group_size}")
+            label = Label.loads(text)
+            rewards = [[output["extra_logs"][name] for name in self.spec.rewards] for output in outputs]
+            group = RolloutGroup(
+                row={"id": label.id, "prompt": prompt, "reference": label.reference},
+                experiences=[self._process_response_into_experience(output, **generate_kwargs) for output in outputs],
+                responses=[output["response"] for output in outputs],
+                rewards=np.array(rewards, dtype=np.float64),
+                lengths=np.array([end - start for output in outputs for start, end in output["action_ranges"]]),
+            )
+            groups.append(group)
+        return groups
 
 
 # --- advantages -------------------------------------------------------------------------------------------------------
@@ -179,8 +169,14 @@ class DaraExperienceMaker(RemoteExperienceMaker):
         Micro-batches of equal size, on one rank, are already in the order of the rollouts; those by tokens are not.
         """
         experiences = super().make_experience_batch(rollout_samples)
-        in_order = self.ranks == 1 and not self.args.train.dynamic_batch_enable
-        return experiences if in_order else self._sharded(experiences)
+        if self.ranks == 1 and not self.args.train.dynamic_batch_enable:
+            return experiences
+        in_order: dict[int, Any] = {}
+        for experience in experiences:
+            in_order |= zip(experience.index, split_experience_batch(experience), strict=True)
+        lengths = [int(in_order[place].total_length) for place in range(len(in_order))]
+        shards = shard_samples(lengths, self.spec.optimizer.updates_per_step, self.ranks)
+        return [make_experience_batch([in_order[place] for place in shard]) for shard in shards]
 
     @torch.no_grad()
     def compute_advantages_and_returns(self, experiences: list[Experience]) -> list[Experience]:
@@ -193,14 +189,6 @@ class DaraExperienceMaker(RemoteExperienceMaker):
                 experience.info["index"] = torch.tensor(experience.index, dtype=torch.float64)
         return experiences
 
-    def _sharded(self, experiences: list[Experience]) -> list[Experience]:
-        in_order: dict[int, Any] = {}
-        for experience in experiences:
-            in_order |= zip(experience.index, split_experience_batch(experience), strict=True)
-        lengths = [int(in_order[place].total_length) for place in range(len(in_order))]
-        shards = shard_samples(lengths, self.spec.optimizer.updates_per_step, self.ranks)
-        return [make_experience_batch([in_order[place] for place in shard]) for shard in shards]
-
 
 # --- the run ----------------------------------------------------------------------------------------------------------
 
@@ -209,17 +197,20 @@ class DaraTrainer(ppo_trainer.PPOTrainer.__ray_metadata__.modified_class):
     """OpenRLHF's trainer that leads the steps of a run and writes its files."""
 
     def __init__(self, pretrain: str, strategy: DaraStrategy, *args: Any, **kwargs: Any) -> None:
-        settings = strategy.dara
-        _log_progress(settings.output / PROGRESS)
+        self.settings = settings = strategy.dara
+        progress_lines = logging.FileHandler(settings.output / PROGRESS, encoding="utf-8")  # the launcher shows them
+        progress_lines.setFormatter(logging.Formatter("%(message)s"))
+        logging.getLogger("dara.training").addHandler(progress_lines)
+        logging.getLogger("dara.training").setLevel(logging.INFO)
         super().__init__(pretrain, strategy, *args, **kwargs)
-        self.settings = settings
         # The job started in another process: its wall-clock start is converted to the monotonic clock of this one.
+        began = time.monotonic() - (time.time() - settings.started)
         self.progress = Progress.resume(
             settings.spec,
             settings.directory,
-            run_files.load(settings.directory, settings.done),
+            run.load(settings.directory, settings.done),
             settings.methods_dir,
-            Deadline.of(settings.minutes, time.monotonic() - (time.time() - settings.started)),
+            None if settings.minutes is None else Deadline(settings.minutes, began),
         )
         ranks = self.args.actor.num_nodes * self.args.actor.num_gpus_per_node
         self.samples_generator = DaraSamplesGenerator(
@@ -250,21 +241,20 @@ class DaraTrainer(ppo_trainer.PPOTrainer.__ray_metadata__.modified_class):
         if record.steps:
             self.broadcast_to_vllm()  # vLLM started from the base model
         record.startups.append(round(time.time() - settings.started, 3))
-        run = run_id(settings.spec)
         found = out_of_time = None
-        with run_files.trackers(settings.trackers, settings.directory, run, record.metrics) as progress.track:
+        with trackers(settings.trackers, settings.directory, run_id(settings.spec), record.metrics) as progress.track:
             self._step_began = time.monotonic()
-            while record.steps < settings.spec.steps and not found and not out_of_time:
-                found = self._step()
-                if found:
-                    run_files.save(settings.directory, record, settings.spec)
-                    continue
-                if record.steps in settings.spec.checkpoint_steps:
-                    self._checkpoint(record.steps)
-                try:
-                    progress.check_deadline()
-                except OutOfTime as stop:
-                    out_of_time = str(stop)
+            try:
+                while record.steps < settings.spec.steps and not found:
+                    found = self._step()
+                    if not found:
+                        if record.steps in settings.spec.checkpoint_steps:
+                            self._checkpoint(record.steps)
+                        progress.check_deadline()
+            except OutOfTime as stop:
+                out_of_time = str(stop)
+        if found:
+            run.save(settings.directory, record, settings.spec)
         outcome = {"divergence": asdict(found) if found else None, "out_of_time": out_of_time}
         write_atomically(settings.output / OUTCOME, json.dumps(outcome) + "\n")
 
@@ -276,10 +266,11 @@ class DaraTrainer(ppo_trainer.PPOTrainer.__ray_metadata__.modified_class):
         samples, *_ = self.samples_generator.generate_samples(**self.generate_kwargs)
         self.experience_maker.rollouts = rollouts = self.samples_generator.rollouts
         status, step = self.train_step(samples, self.progress.record.steps)
-        if not is_finite(self.settings.spec, status):
+        engine = engine_metrics(self.settings.spec, status)
+        values = [status["policy_loss"], *engine.values()]
+        if not status["weights_finite"] or not all(math.isfinite(value) for value in values):
             return Divergence(step, "the loss, the gradient or a weight is not finite")
         began, self._step_began = self._step_began, time.monotonic()
-        engine = engine_metrics(self.settings.spec, status)
         return self.progress.complete_step(rollouts, engine, self._step_began - began)
 
     def _compute_rollout_stats(self, experiences: list) -> dict[str, float]:
@@ -306,18 +297,3 @@ def engine_metrics(spec: RunSpec, status: dict[str, Any]) -> dict[str, float]:
     """Return the engine's metrics of a step, from OpenRLHF's status of the step."""
     names = METRICS | ({KL_REFERENCE: "kl"} if spec.kl.placement == "loss" else {})
     return {ours: float(status[theirs]) for ours, theirs in names.items()}
-
-
-def is_finite(spec: RunSpec, status: dict[str, Any]) -> bool:
-    """Return whether the loss, the metrics and the weights after a step are finite."""
-    values = [status["policy_loss"], *engine_metrics(spec, status).values()]
-    return status["weights_finite"] and all(math.isfinite(value) for value in values)
-
-
-def _log_progress(path: Path) -> None:
-    """Write progress lines to a file that the launcher reads and shows."""
-    handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    logger = logging.getLogger("dara.training")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
