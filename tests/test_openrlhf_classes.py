@@ -14,7 +14,7 @@ from dara.training.openrlhf.command import OUTCOME, STATES, Settings, last_resum
 from dara.training.openrlhf.rollouts import Label
 from dara.training.step import Progress, Rollouts, run_method
 from dara.training.stopping import Deadline
-from training_tiny import PROBLEMS, tiny_spec
+from training_tiny import PROBLEMS, rollout_output, tiny_spec
 
 pytestmark = pytest.mark.openrlhf
 
@@ -44,21 +44,12 @@ def test_every_name_that_is_replaced_or_called_is_there():
 
 
 def rollout(position: int, rewards: tuple[float, float], n_tokens: int):
-    """A sample as OpenRLHF makes it of a rollout actor's output: two tokens of the prompt, then the response."""
+    """A sample as OpenRLHF makes it of a rollout actor's output."""
     from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
     row = PROBLEMS[position % len(PROBLEMS)]
-    output = {
-        "prompt": row["prompt"],
-        "label": Label(row["id"], row["reference"], position, 0).dumps(),
-        "observation_tokens": [1, 2] + [3] * n_tokens,
-        "action_ranges": [(2, 2 + n_tokens)],
-        "rollout_log_probs": None,
-        "truncated": False,
-        "reward": sum(rewards),
-        "scores": sum(rewards),
-        "extra_logs": dict(zip(NAMES, rewards, strict=True)),
-    }
+    label = Label(row["id"], row["reference"], position, 0).dumps()
+    output = rollout_output(row["prompt"], label, dict(zip(NAMES, rewards, strict=True)), n_tokens)
     return SamplesGenerator._process_response_into_experience(None, output, max_len=64)
 
 
@@ -83,7 +74,8 @@ def experience_maker(spec, ranks: int, *, dynamic: bool):
     )
     maker.tokenizer = SimpleNamespace(pad_token_id=0)
     maker.initial_model_group, maker.kl_ctl = None, SimpleNamespace(value=0.0)
-    maker.spec, maker.method, maker.ranks, maker.keep_index = spec, run_method(spec), ranks, True
+    maker.method = run_method(spec)
+    maker.strategy = SimpleNamespace(dara=SimpleNamespace(spec=spec, devices=ranks, keep_advantages=True))
     return maker
 
 
@@ -127,7 +119,7 @@ def actor_trainer(entropy: float, tokens_of_the_update: float, *, kl_loss: bool 
     import openrlhf.trainer.ray.ppo_actor as ppo_actor
     from openrlhf.models import PolicyLoss
 
-    from dara.training.openrlhf.actor import DaraActorTrainer
+    from dara.training.openrlhf.trainer import DaraActorTrainer
 
     class Model:
         def train(self):

@@ -20,9 +20,9 @@ from dara.training import run as run_files
 from dara.training.openrlhf import command, launch, node
 from dara.training.openrlhf.command import MARKER, Settings, last_resumable, output_of, prepare_output
 from dara.training.run import RunInputs
-from dara.training.step import ENGINE_METRICS, Progress, Rollouts
+from dara.training.step import Progress
 from dara.training.stopping import OutOfTime
-from training_tiny import PROBLEMS, tiny_spec, write_inputs
+from training_tiny import PROBLEMS, made_up_step, tiny_spec, write_inputs
 
 PACKAGE = Path(dara.__file__).parents[1]
 COMPLETED = {"divergence": None, "out_of_time": None}
@@ -151,17 +151,6 @@ def test_vllm_gets_the_arguments_that_have_no_flag(tmp_path):
     half = settings_of(tmp_path, spec=openrlhf_spec(precision="bfloat16"), resources=Resources(gpus=1))
     assert launch.vllm_arguments(half) == {"dtype": "bfloat16", "max_num_seqs": 256}
 
-    class Actor:
-        def options(self, **options):
-            self.with_options = options
-            return self
-
-        def remote(self, **arguments):
-            return self.with_options, arguments
-
-    made = launch.EngineArguments(Actor(), {"dtype": "float32"}).options(num_cpus=1).remote(dtype="bfloat16", seed=3)
-    assert made == ({"num_cpus": 1}, {"dtype": "float32", "seed": 3})
-
 
 def test_reward_file_is_written_for_the_run(tmp_path):
     launch.write_reward_file(tmp_path, tiny_spec(reward_params={"length": {"limit": 7.5}}))
@@ -267,11 +256,7 @@ class Played:
         record.startups.append(1.0)
         progress = Progress(spec, settings.directory, record, load_method(spec.method.name), None)
         while record.steps < (spec.steps if self.stop_after is None else self.stop_after):
-            rewards = torch.tensor(rng.integers(0, 2, (4, 4, 2)).astype(float))
-            lengths = torch.ones(4, 4, dtype=torch.long)
-            output = progress.method(rewards, lengths)
-            rollouts = Rollouts([PROBLEMS[0]] * 16, ["x"] * 16, rewards, lengths, output)
-            progress.complete_step(rollouts, dict.fromkeys(ENGINE_METRICS, 1.0), 0.1)
+            made_up_step(progress, torch.tensor(rng.integers(0, 2, (4, 4, 2)).astype(float)))
             if record.steps in spec.checkpoint_steps:
                 (settings.output / "_actor" / f"global_step{record.steps}").mkdir(parents=True)
                 written = settings.directory / f"checkpoint-{record.steps}"

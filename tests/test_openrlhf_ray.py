@@ -22,8 +22,8 @@ import psutil
 from dara.training.openrlhf import node
 
 directory, how, address = Path(sys.argv[1]), sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else None
-with node.session(directory, cpus=2, gpus=1, object_store_bytes=80 * 1024**2, environment={"GREETING": "hello"},
-                      address=address):
+own = {"num_cpus": 2, "num_gpus": 1, "object_store_memory": 80 * 1024**2}
+with node.session(directory, {"GREETING": "hello"}, address=address, **own):
     import ray
 
     @ray.remote(num_gpus=0 if address else 1)

@@ -242,12 +242,9 @@ def test_seed_of_a_sample_depends_on_run_position_prompt_and_sample_alone():
     assert Label("a", "", 0, 0).sample_seed(0) == 482575835829513722
 
 
-def test_label_survives_as_text_and_must_have_its_keys():
+def test_label_survives_as_text():
     label = Label(id='a "b"', reference="<tool_call>\nß\n</tool_call>", position=3, seed=0)
     assert Label.loads(label.dumps()) == label
-    for text in ('{"id": "a", "reference": "b"}', "[1]", '{"id": 1, "x": 2}'):
-        with pytest.raises(ValueError, match="it must be JSON with the keys"):
-            Label.loads(text)
 
 
 def test_the_loader_has_the_order_of_the_other_engine_and_can_start_anywhere(tmp_path):
@@ -282,5 +279,3 @@ def test_updates_get_whole_groups_and_ranks_as_many_samples_each():
         assert samples == list(range(16 * update, 16 * update + 16))
         loads = [sum(lengths[i] for i in shard[4 * update : 4 * update + 4]) for shard in shards]
         assert max(loads) < 1.5 * min(loads)
-    with pytest.raises(ValueError, match="48 responses cannot be dealt to 3 updates on 5 GPUs evenly"):
-        shard_samples(lengths, updates=3, ranks=5)

@@ -95,8 +95,6 @@ def test_reward_means_are_those_of_the_pool_before_filtering(rewards):
     [
         ({"engine": {**ENGINE, "loss": 1.0}}, "engine's metrics are"),
         ({"engine": {"kl": 0.0}}, "engine's metrics are"),
-        ({"pool_lengths": torch.ones(4, 3)}, r"pool_lengths is \(4, 3\); it must be \(4, 4\)"),
-        ({"pool_rewards": torch.zeros(4, 4, 3)}, r"pool_rewards is \(4, 4, 3\)"),
         ({"filtered": {"kl": 1.0}}, "'kl' is the name of a metric"),
         ({"diagnostics": {"entropy": 3.0}}, "diagnostic 'entropy' is the name of a metric of every step; rename it"),
     ],

@@ -184,9 +184,6 @@ def title(spec: RunSpec) -> str:
     return f"{spec.task} {spec.method.name} G={spec.group_size} seed {spec.seed}"
 
 
-# --- inputs -----------------------------------------------------------------------------------------------------------
-
-
 def checked_inputs(inputs: RunInputs, directory: Path) -> dict[str, str]:
     """Return, and record in `directory`, checksums of the prompts and of the base model's files.
 
@@ -238,9 +235,6 @@ def check_trackers(names: Sequence[str]) -> None:
                 f"the tracker {name} needs the package {name}, which is not installed in the environment "
                 f"that trains: install it there (pip install {name}), or leave {name} out of trackers"
             )
-
-
-# --- the working directory --------------------------------------------------------------------------------------------
 
 
 def remove_unfinished(directory: Path) -> None:
@@ -320,9 +314,6 @@ def load(directory: Path, step: int) -> RunRecord:
     write_atomically(path, jsonl(metrics))
     kept = [row for row in samples if row["step"] <= step]
     return RunRecord(metrics, rewards, lengths, kept, timings["seconds_per_step"][:step], timings["seconds_to_start"])
-
-
-# --- publishing -------------------------------------------------------------------------------------------------------
 
 
 def record_start(directory: Path, step: int, libraries: Iterable[str]) -> None:

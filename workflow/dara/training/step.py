@@ -56,9 +56,6 @@ class Rollouts:
     filtered: Mapping[str, float] | None = None  # filter/*
 
 
-# --- prompts and rewards ----------------------------------------------------------------------------------------------
-
-
 def prompt_positions(rows: int, seed: int) -> Iterator[int]:
     """Yield indices of rows without end: a random permutation, and a new one whenever all rows are used.
 
@@ -119,9 +116,6 @@ def _shown(text: str) -> str:
     return f"{text[: SHOWN // 2]!r} ... {text[-SHOWN // 2 :]!r} ({len(text)} characters)"
 
 
-# --- advantages -------------------------------------------------------------------------------------------------------
-
-
 def run_method(spec: RunSpec, methods_dir: Path | None = None) -> Method:
     """Return the method of a run with its parameters, and load the run's own rewards.
 
@@ -149,8 +143,6 @@ def batch_advantages(
     """
     output = method(rewards, lengths=lengths, ranges=reward_ranges(spec.task, spec.rewards))
     if penalty is not None:
-        if spec.method.name != "grpo":
-            raise ValueError(f"a penalty on the summed reward is for grpo, not for {spec.method.name}")
         # GRPO depends only on the sum, so the penalty is one more reward.
         params = dict(spec.method.params)
         if params.get("reward_weights") is not None:
@@ -160,9 +152,6 @@ def batch_advantages(
     # The advantages carry the method's loss weight: for q >= 0 the clipped surrogate of q A is q times that of A, so no
     # engine changes its loss.
     return output, output.advantages * output.loss_weight
-
-
-# --- metrics ----------------------------------------------------------------------------------------------------------
 
 
 def metric_names(rewards: Sequence[str]) -> list[str]:
@@ -192,9 +181,10 @@ def step_metrics(
     Standard deviations have divisor n - 1. An energy is the sum of squares over all responses; the energy of the
     contributions omits responses that the method does not keep.
 
-    Raises ValueError if shapes or names do not match, or if a name would be written twice.
+    Raises ValueError if the engine's names do not match, or if a name would be written twice.
     """
-    _check(names, pool_rewards, pool_lengths, output.z, engine)
+    if set(engine) - {KL_REFERENCE} != set(ENGINE_METRICS):
+        raise ValueError(f"the engine's metrics are {sorted(engine)}; they must be {sorted(ENGINE_METRICS)}")
     groups, group_size, _ = output.z.shape
     pool = pool_rewards.double().flatten(0, 1)
     line: dict[str, float | int] = {"schema": SCHEMA, "step": step}
@@ -217,20 +207,6 @@ def step_metrics(
             raise ValueError(f"the method's diagnostic {name!r} is the name of a metric of every step; rename it")
         line[name] = float(value)
     return line
-
-
-def _check(names: Sequence[str], rewards: Tensor, lengths: Tensor, z: Tensor, engine: Mapping[str, float]) -> None:
-    if rewards.ndim != 3 or rewards.shape[-1] != len(names):
-        raise ValueError(f"pool_rewards is {tuple(rewards.shape)}; it must be (groups, responses, {len(names)})")
-    if lengths.shape != rewards.shape[:2]:
-        raise ValueError(f"pool_lengths is {tuple(lengths.shape)}; it must be {tuple(rewards.shape[:2])}")
-    if z.shape[1:] != rewards.shape[1:]:
-        raise ValueError(f"the method's z is {tuple(z.shape)}; it must be (groups, {rewards.shape[1]}, {len(names)})")
-    if set(engine) - {KL_REFERENCE} != set(ENGINE_METRICS):
-        raise ValueError(f"the engine's metrics are {sorted(engine)}; they must be {sorted(ENGINE_METRICS)}")
-
-
-# --- a run, step by step ----------------------------------------------------------------------------------------------
 
 
 @dataclass

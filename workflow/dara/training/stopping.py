@@ -4,17 +4,14 @@ A batch system kills a job at its limit, and every step since the last checkpoin
 training checks whether the next one can still be reached. It stops at scheduled checkpoints only: an extra checkpoint
 would be evaluated, and a run would then depend on the limits of its jobs.
 
-A run has diverged by one of three rules with fixed thresholds, the same for every method and engine:
-
-* not finite: NaN or infinity in a step's numbers.
-* explosion: the gradient norm before clipping is more than 100 times the median of all earlier steps, in three steps in
-  a row. Clipping makes a single spike harmless; three mean that the policy left the region it was trained in.
-* collapse: the training reward of the last ten steps is less than a fifth of the best ten steps before. Each reward is
-  scaled to 0..1 of its declared range and the K rewards are averaged, so that the rule does not depend on the task.
+A run has diverged by one of three rules with fixed thresholds, the same for every method and engine: NaN or infinity in
+a step's numbers; a gradient norm before clipping above 100 times the median of all earlier steps, in three steps in a
+row (clipping makes a single spike harmless); a training reward of the last ten steps below a fifth of the best ten
+steps before, the mean of the K rewards as shares of their declared ranges. In the cached runs of this repository the
+largest ratio of three norms in a row is 1.6 and the smallest share of the best reward is 0.97.
 
 Divergence is an outcome of the run, recorded with its step and reason; its files end before that step. The run is never
-repeated with another seed. In the cached runs of this repository the largest ratio of three norms in a row is 1.6 and
-the smallest share of the best reward is 0.97, so no rule is close to its threshold on a healthy run.
+repeated with another seed.
 """
 
 from __future__ import annotations

@@ -10,9 +10,7 @@ in one override:
 A step is a rollout batch; TRL's own global_step counts updates.
 
 `sample` and `log_probs_and_entropies` share the keys and values of a prompt among the G responses of its group, which
-halves the cost of an update on the small models. They use the model's own forward pass and cache, so they work for any
-causal language model of transformers with a `DynamicCache`. `tests/test_training_sampling.py` compares both with the
-plain computation.
+halves the cost of an update on the small models; tests/test_training_sampling.py has the plain computation.
 """
 
 from __future__ import annotations
@@ -31,17 +29,9 @@ from trl.trainer.utils import split_tensor_dict
 from dara.config import Resources, RunSpec
 from dara.libraries import quiet
 from dara.runs import run_id
+from dara.training import step
 from dara.training.run import ResumePoint, RunInputs, RunRecord, train_run
-from dara.training.step import (
-    ENGINE_METRICS,
-    Progress,
-    Rollouts,
-    batch_advantages,
-    score_sample,
-    trackers,
-    training_rows,
-    weights_are_finite,
-)
+from dara.training.step import Progress, Rollouts
 from dara.training.stopping import Divergence, not_finite
 
 LIBRARIES = ("torch", "transformers", "trl", "numpy")
@@ -64,12 +54,12 @@ def train_steps(point: ResumePoint) -> tuple[RunRecord, Divergence | None]:
     torch.set_num_threads(1)  # the models are too small for several threads; one run per core instead
     spec, inputs, directory, record = point.spec, point.inputs, point.directory, point.record
     progress = Progress.resume(spec, directory, record, inputs.methods_dir, inputs.deadline)
-    with trackers(inputs.trackers, directory, run_id(spec), record.metrics) as progress.track:
+    with step.trackers(inputs.trackers, directory, run_id(spec), record.metrics) as progress.track:
         trainer = MultiRewardTrainer(
             model=AutoModelForCausalLM.from_pretrained(inputs.model_dir, dtype=torch.float32),
-            reward_funcs=[_not_called] * len(spec.rewards),
+            reward_funcs=[lambda **_: []] * len(spec.rewards),  # not called: see _calculate_rewards
             args=trl_config(spec, directory),
-            train_dataset=datasets.Dataset.from_list(training_rows(point.rows, spec)),
+            train_dataset=datasets.Dataset.from_list(step.training_rows(point.rows, spec)),
             processing_class=AutoTokenizer.from_pretrained(inputs.model_dir),
             progress=progress,
         )
@@ -81,26 +71,18 @@ def train_steps(point: ResumePoint) -> tuple[RunRecord, Divergence | None]:
     return record, trainer.divergence
 
 
-def _not_called(**_: Any) -> list[float]:
-    """Stand for a reward: TRL asks for one function each, and `_calculate_rewards` computes the values."""
-    raise RuntimeError("rewards are computed in MultiRewardTrainer._calculate_rewards, not by calling this")
-
-
 def trl_config(spec: RunSpec, directory: Path) -> GRPOConfig:
     """Return a run's settings under TRL's names: one epoch per rollout batch, no KL term, float32 on the CPU."""
     optimizer, sampling, updates = spec.optimizer, spec.sampling, spec.optimizer.updates_per_step
     return GRPOConfig(
         output_dir=str(directory),
         per_device_train_batch_size=spec.prompts_per_step * spec.group_size // updates,
-        gradient_accumulation_steps=1,
         steps_per_generation=updates,
         num_generations=spec.group_size,
-        num_iterations=1,
         max_steps=spec.steps * updates,
         max_completion_length=sampling.max_response_tokens,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
-        top_k=0,
         learning_rate=optimizer.learning_rate,
         lr_scheduler_type="constant",
         optim="adamw_torch",
@@ -108,7 +90,6 @@ def trl_config(spec: RunSpec, directory: Path) -> GRPOConfig:
         adam_beta2=optimizer.betas[1],
         weight_decay=optimizer.weight_decay,
         max_grad_norm=optimizer.max_grad_norm,
-        beta=0.0,
         epsilon=optimizer.clip_low,
         epsilon_high=optimizer.clip_high,
         loss_type="bnpo",  # the mean over the tokens of an update
@@ -120,7 +101,6 @@ def trl_config(spec: RunSpec, directory: Path) -> GRPOConfig:
         seed=spec.seed,
         shuffle_dataset=False,  # the rows come in the run's own order
         dataloader_pin_memory=False,
-        save_strategy="steps",
         save_steps=spec.checkpoint_every * updates,
         logging_steps=1,
         logging_nan_inf_filter=False,  # the filter would hide a divergence
@@ -145,8 +125,6 @@ class MultiRewardTrainer(GRPOTrainer):
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write no model card: the run's manifest describes the checkpoint."""
-
-    # --- rollouts -----------------------------------------------------------------------------------------------------
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> tuple[list, list]:
         """Return the responses; keep their log-probabilities.
@@ -174,7 +152,7 @@ class MultiRewardTrainer(GRPOTrainer):
         for row, response, n_tokens in zip(inputs, completions, lengths, strict=True):
             sample = {"prompt_id": row["id"], "prompt": row["prompt"], "reference": row["reference"]}
             sample |= {"response": response, "n_tokens": n_tokens}
-            values.append(list(score_sample(spec.task, spec.rewards, spec.reward_params, **sample).values()))
+            values.append(list(step.score_sample(spec.task, spec.rewards, spec.reward_params, **sample).values()))
         shape, rewards = (spec.prompts_per_step, spec.group_size), torch.tensor(values, dtype=torch.float64)
         self._rollouts = Rollouts(inputs, completions, rewards.view(*shape, -1), torch.tensor(lengths).view(shape))
         return rewards.float()  # TRL computes its own advantages from these; they are replaced
@@ -182,7 +160,7 @@ class MultiRewardTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, str]]) -> dict[str, torch.Tensor]:
         batch = super()._generate_and_score_completions(inputs)
         run, rollouts = self.progress, self._rollouts
-        rollouts.output, advantages = batch_advantages(run.spec, run.method, rollouts.rewards, rollouts.lengths)
+        rollouts.output, advantages = step.batch_advantages(run.spec, run.method, rollouts.rewards, rollouts.lengths)
         batch["advantages"] = advantages.flatten().to(batch["advantages"].dtype)
         sampled = [torch.tensor(row) for row in self._sampling_log_probs]
         batch["old_per_token_logps"] = torch.nn.utils.rnn.pad_sequence(sampled, batch_first=True)
@@ -199,8 +177,6 @@ class MultiRewardTrainer(GRPOTrainer):
             batch = self._generate_and_score_completions(generation_batch)
             self._buffered_inputs = split_tensor_dict(batch, updates)
         return self._buffered_inputs[self._step % updates]
-
-    # --- the update ---------------------------------------------------------------------------------------------------
 
     def _get_per_token_logps_and_entropies(
         self, model, input_ids, attention_mask, logits_to_keep, compute_entropy=False, **unused
@@ -227,8 +203,6 @@ class MultiRewardTrainer(GRPOTrainer):
         self._metrics["train"]["kl"].append((log_ratio.exp() - 1 - log_ratio).mean().item())
         return loss
 
-    # --- output files -------------------------------------------------------------------------------------------------
-
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Record an update, which completes its step if it is the last; TRL calls this after each update."""
         if "loss" not in logs:  # TRL's summary at the end of training
@@ -239,10 +213,10 @@ class MultiRewardTrainer(GRPOTrainer):
         update |= {"grad_norm": logs["grad_norm"], "lr": logs["learning_rate"]}
         self._updates.append(update)
         found, progress = None, self.progress
-        if not_finite({"loss": logs["loss"], **update}) or not weights_are_finite(self.model.parameters()):
+        if not_finite({"loss": logs["loss"], **update}) or not step.weights_are_finite(self.model.parameters()):
             found = Divergence(progress.step, "the loss, the gradient or a weight is not finite")
         elif len(self._updates) == self.args.steps_per_generation:
-            engine = {name: float(np.mean([update[name] for update in self._updates])) for name in ENGINE_METRICS}
+            engine = {name: float(np.mean([update[name] for update in self._updates])) for name in step.ENGINE_METRICS}
             now = time.monotonic()
             found = progress.complete_step(self._rollouts, engine, now - self._step_began)
             self._updates, self._step_began = [], now
@@ -259,9 +233,6 @@ class MultiRewardTrainer(GRPOTrainer):
         (written / "training_args.bin").unlink()  # a pickle with paths of this machine; the specification has the rest
         self.progress.complete_checkpoint(written)
         self.progress.check_deadline()
-
-
-# --- prompts that are encoded once a group ----------------------------------------------------------------------------
 
 
 def _encode(model: PreTrainedModel, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, DynamicCache]:

@@ -57,13 +57,15 @@ class Settings(Model):
         """Return whether the run has GPUs; without one, OpenRLHF is adapted to the CPU."""
         return self.resources.gpus > 0
 
+    @property
+    def devices(self) -> int:
+        """Return the number of the policy's ranks: GPUs, or one process on the CPU."""
+        return max(self.resources.gpus, 1)
+
 
 def output_of(directory: Path) -> Path:
     """Return the directory of OpenRLHF's own files of a run."""
     return directory / "openrlhf"
-
-
-# --- the states to resume from ----------------------------------------------------------------------------------------
 
 
 def state_tag(step: int) -> str:
@@ -101,9 +103,6 @@ def prepare_output(output: Path, step: int) -> None:
                 remove(path)
         remove_other_states(output, step)
         write_atomically(output / STATES / "latest", state_tag(step))
-
-
-# --- the command line -------------------------------------------------------------------------------------------------
 
 
 def command_line(spec: RunSpec, resources: Resources, *, model: Path, output: Path, resume: bool = False) -> list[str]:
@@ -154,13 +153,9 @@ def command_line(spec: RunSpec, resources: Resources, *, model: Path, output: Pa
 
 def command_text(spec: RunSpec, resources: Resources, *, model: Path, output: Path) -> str:
     """Return the command line for people: the program, then one flag with its values per line, quoted for a shell."""
-    lines = [shlex.join(PROGRAM)]
-    for argument in command_line(spec, resources, model=model, output=output):
-        if argument.startswith("--"):
-            lines.append("  " + argument)
-        else:
-            lines[-1] += " " + shlex.quote(argument)
-    return " \\\n".join(lines) + "\n"
+    arguments = command_line(spec, resources, model=model, output=output)
+    words = [f" \\\n  {one}" if one.startswith("--") else f" {shlex.quote(one)}" for one in arguments]
+    return shlex.join(PROGRAM) + "".join(words) + "\n"
 
 
 def responses_per_update(spec: RunSpec) -> int:
@@ -173,16 +168,16 @@ def check_resources(spec: RunSpec, resources: Resources) -> None:
     if spec.engine != "openrlhf":
         raise ValueError(f"run {run_id(spec)} is for engine {spec.engine}; OpenRLHF trains runs with engine: openrlhf")
     gpus, shared = resources.gpus, resources.tensor_parallel
-    if gpus and spec.precision == "float32":
+    if not gpus:
+        return
+    if spec.precision == "float32":
         raise ValueError(
             f"run {run_id(spec)}: precision float32 is for machines without a GPU; set precision: bfloat16"
         )
-    if gpus and gpus % shared:
-        raise ValueError(
-            f"config/models.yaml: {spec.model.name}.resources: gpus {gpus} must be a multiple of tensor_parallel "
-            f"{shared}"
-        )
-    if gpus and responses_per_update(spec) % gpus:
+    if gpus % shared:
+        where = f"config/models.yaml: {spec.model.name}.resources"
+        raise ValueError(f"{where}: gpus {gpus} must be a multiple of tensor_parallel {shared}")
+    if responses_per_update(spec) % gpus:
         raise ValueError(
             f"config/models.yaml: {spec.model.name}.resources.gpus: the {responses_per_update(spec)} responses of an "
             f"update cannot be divided among {gpus} GPUs"

@@ -1,6 +1,6 @@
 """OpenRLHF's generation with vLLM: a seed for each sample, and the rewards of the run on the response's tokens.
 
-It is apart from `actor`, because a process of vLLM must not import DeepSpeed.
+It is apart from `trainer`, because a process of vLLM must not import DeepSpeed.
 """
 
 from __future__ import annotations

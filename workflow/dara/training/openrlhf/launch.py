@@ -1,10 +1,8 @@
 """The OpenRLHF engine: trains a run with OpenRLHF in a child process with its own Ray.
 
-`train` runs in the job's process. The child is `python -m dara.training.openrlhf.launch SETTINGS.json`: it replaces
-classes of OpenRLHF, starts Ray and then OpenRLHF's own program with the run's command line.
-
-A checkpoint has two parts: step_<N>, the model, and DeepSpeed's state, without which a run cannot resume. OpenRLHF
-writes the state of step N to `<output>/_actor/global_step<N>`; `latest` there names the state that DeepSpeed loads.
+`train` runs in the job's process. The child is `python -m dara.training.openrlhf.launch SETTINGS.json` (`main`). A
+checkpoint has two parts: step_<N>, the model, and DeepSpeed's state, `<output>/_actor/global_step<N>`, without which a
+run cannot resume; `latest` there names the state that DeepSpeed loads.
 """
 
 from __future__ import annotations
@@ -27,19 +25,8 @@ import psutil
 from dara.config import Resources, RunSpec
 from dara.files import write_atomically
 from dara.orphan_guard import EXIT_CODE, POLL_SECONDS, is_alive
-from dara.training.openrlhf import node
-from dara.training.openrlhf.command import (
-    OUTCOME,
-    PROGRAM,
-    PROGRESS,
-    PROMPTS,
-    REWARD_FILE,
-    SETTINGS,
-    Settings,
-    command_line,
-    last_resumable,
-    prepare_output,
-)
+from dara.training.openrlhf import command, node
+from dara.training.openrlhf.command import OUTCOME, PROGRESS, SETTINGS, Settings
 from dara.training.run import ResumePoint, RunInputs, RunRecord, check_trackers, load, train_run
 from dara.training.stopping import Divergence, OutOfTime
 
@@ -81,9 +68,6 @@ class AgentExecutor(RewardExecutor):
 '''
 
 
-# --- in the job's process ---------------------------------------------------------------------------------------------
-
-
 def train(
     spec: RunSpec,
     inputs: RunInputs,
@@ -109,7 +93,7 @@ def train(
         partial(train_steps, options=options),
         inputs,
         libraries=(*LIBRARIES, node.vllm_package()),
-        last_resumable=last_resumable,
+        last_resumable=command.last_resumable,
         guard=node.guarded,
     )
 
@@ -128,9 +112,9 @@ def train_steps(point: ResumePoint, options: dict[str, Any]) -> tuple[RunRecord,
         minutes=inputs.deadline.minutes if inputs.deadline else None,
         **options,
     )
-    prepare_output(settings.output, done)
+    command.prepare_output(settings.output, done)
     node.check_disk(spec, inputs.model_dir, settings.directory, done)
-    prompt_file(point.rows, settings.output / PROMPTS)
+    prompt_file(point.rows, settings.output / command.PROMPTS)
     write_reward_file(settings.output, spec, settings.methods_dir)
     write_atomically(settings.output / SETTINGS, settings.model_dump_json(indent=2) + "\n")
     run_openrlhf(settings)
@@ -162,7 +146,7 @@ def write_reward_file(output: Path, spec: RunSpec, own_files: Path | None = None
         reward_functions={name: one.function for name, one in spec.reward_functions.items()},
         own_files=str(own_files.resolve()) if own_files else None,
     )
-    write_atomically(output / REWARD_FILE, code)
+    write_atomically(output / command.REWARD_FILE, code)
 
 
 def run_openrlhf(settings: Settings) -> None:
@@ -172,12 +156,12 @@ def run_openrlhf(settings: Settings) -> None:
     other failure.
     """
     environment = node.child_environment(settings.directory) | environment_of(settings.on_gpu)
-    command = [sys.executable, "-m", "dara.training.openrlhf.launch", str(settings.output / SETTINGS)]
+    arguments = [sys.executable, "-m", "dara.training.openrlhf.launch", str(settings.output / SETTINGS)]
     progress, log_file = 0, settings.directory / LOG
     keep_end(log_file, LOG_BYTES)
     with log_file.open("ab") as file:
         process = subprocess.Popen(
-            command,
+            arguments,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=file,
@@ -229,27 +213,6 @@ def failure(settings: Settings, code: int) -> Exception:
     return ChildProcessError(f"OpenRLHF ended with exit code {code}; the end of {log_file}:\n{last}")
 
 
-# --- in the child process ---------------------------------------------------------------------------------------------
-
-
-class EngineArguments:
-    """Replacement for OpenRLHF's rollout actor class: `options(...).remote(...)` with further vLLM arguments.
-
-    OpenRLHF has no flags for them.
-    """
-
-    def __init__(self, actor_class: Any, arguments: dict[str, Any]) -> None:
-        self._actor_class, self._arguments = actor_class, arguments
-
-    def options(self, **options: Any) -> EngineArguments:
-        """Return the class with these options, as a Ray actor class does."""
-        return EngineArguments(self._actor_class.options(**options), self._arguments)
-
-    def remote(self, **arguments: Any) -> Any:
-        """Start the actor, as a Ray actor class does."""
-        return self._actor_class.remote(**{**arguments, **self._arguments})
-
-
 def main(path: Path) -> None:
     """Start Ray, replace OpenRLHF's classes, run OpenRLHF's program.
 
@@ -258,7 +221,6 @@ def main(path: Path) -> None:
     settings = Settings.model_validate_json(path.read_bytes())
     threading.Thread(target=end_with, args=(psutil.Process().parent(), settings.directory), daemon=True).start()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    devices = max(settings.resources.gpus, 1)
     try:
         check_hardware(settings)
         node.remove_stale_locks(node.build_directory())
@@ -268,18 +230,18 @@ def main(path: Path) -> None:
             cpu.install()
         with node.session(
             settings.directory,
-            cpus=devices + 2,
-            gpus=devices,
-            object_store_bytes=16 * 1024**3 if settings.on_gpu else 256 * 1024**2,
-            environment=environment_of(settings.on_gpu),
+            environment_of(settings.on_gpu),
             setup_hook=None if settings.on_gpu else "dara.training.openrlhf.cpu.install",
             address=settings.ray_address,
+            num_cpus=settings.devices + 2,
+            num_gpus=settings.devices,
+            object_store_memory=16 * 1024**3 if settings.on_gpu else 256 * 1024**2,
         ):
             node.check_names()
             install(settings)
             where = {"model": settings.model_dir, "output": settings.output, "resume": settings.done > 0}
-            sys.argv = [PROGRAM[-1], *command_line(settings.spec, settings.resources, **where)]
-            runpy.run_module(PROGRAM[-1], run_name="__main__", alter_sys=True)
+            sys.argv = [command.PROGRAM[-1], *command.command_line(settings.spec, settings.resources, **where)]
+            runpy.run_module(command.PROGRAM[-1], run_name="__main__", alter_sys=True)
     except Exception as error:
         cause = node.root_cause(error)
         if isinstance(cause, ValueError):
@@ -326,16 +288,19 @@ def install(settings: Settings) -> None:
     import openrlhf.utils
     import ray
 
-    from dara.training.openrlhf.actor import DaraPolicyActor, strategy_of
     from dara.training.openrlhf.executor import DaraRolloutActor
-    from dara.training.openrlhf.trainer import DaraTrainer
+    from dara.training.openrlhf.trainer import DaraPolicyActor, DaraTrainer, strategy_of
+
+    arguments = vllm_arguments(settings)
+
+    class RolloutActor(DaraRolloutActor):
+        async def __init__(self, **given: Any) -> None:
+            await super().__init__(**{**given, **arguments})
 
     openrlhf.utils.get_strategy = lambda arguments: strategy_of(arguments, settings)
     openrlhf.trainer.ppo_trainer.PPOTrainer = ray.remote(DaraTrainer)
     openrlhf.trainer.ray.ppo_actor.PolicyModelActor = ray.remote(num_gpus=1)(DaraPolicyActor)
-    openrlhf.trainer.ray.vllm_engine.RolloutRayActor = EngineArguments(
-        ray.remote(DaraRolloutActor), vllm_arguments(settings)
-    )
+    openrlhf.trainer.ray.vllm_engine.RolloutRayActor = ray.remote(RolloutActor)
 
 
 def vllm_arguments(settings: Settings) -> dict[str, Any]:

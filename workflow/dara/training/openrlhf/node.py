@@ -1,9 +1,8 @@
 """Management of a run's node: the tested versions, disk space, and the run's own Ray.
 
-The node may be shared: Ray gets its own ports and temporary directory, and no process is left running. The process that
-runs OpenRLHF has a mark in its environment (`child_environment`), and so do all processes that it starts. The mark is
-the run's working directory, so the next start of a killed run finds the processes left behind. Optionally the run uses
-an existing Ray cluster instead; the cluster's processes are never touched.
+The node may be shared: Ray gets its own ports and temporary directory, and no process is left running. All processes of
+a run have a mark in their environment (`child_environment`), the run's working directory, so the next start of a killed
+run finds the processes left behind. The processes of an existing Ray cluster that a run uses are never touched.
 """
 
 from __future__ import annotations
@@ -40,7 +39,8 @@ TESTED_VLLM = "0.29.0"
 NAMES = {
     "openrlhf.models": "Actor PolicyLoss",
     "openrlhf.trainer.ppo_trainer": "PPOTrainer.fit PPOTrainer.train_step PPOTrainer.broadcast_to_vllm "
-    "PPOTrainer._compute_rollout_stats prepare_datasets balance_experiences",
+    "PPOTrainer._compute_rollout_stats SamplesGenerator RemoteExperienceMaker prepare_datasets "
+    "balance_experiences",
     "openrlhf.trainer.ppo_utils.experience": "Experience make_experience_batch split_experience_batch",
     "openrlhf.trainer.ppo_utils.experience_maker": "RemoteExperienceMaker.make_experience_batch "
     "RemoteExperienceMaker.compute_advantages_and_returns",
@@ -123,9 +123,6 @@ def check_names(names: Mapping[str, str] = NAMES) -> None:
         )
 
 
-# --- disk -------------------------------------------------------------------------------------------------------------
-
-
 def needed_bytes(spec: RunSpec, n_parameters: int, done: int) -> int:
     """Return the number of bytes that a run will still write after step `done`.
 
@@ -152,9 +149,6 @@ def check_disk(spec: RunSpec, model_dir: Path, directory: Path, done: int) -> No
             f"state), and {free / 1e9:.1f} GB are free; make room, or set scratch to a larger file system"
         )
     log.info("up to %.1f GB more will be written into %s, where %.1f GB are free", needed / 1e9, directory, free / 1e9)
-
-
-# --- DeepSpeed's extensions -------------------------------------------------------------------------------------------
 
 
 def build_directory() -> Path:
@@ -186,9 +180,6 @@ def remove_stale_locks(directory: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-# --- Ray --------------------------------------------------------------------------------------------------------------
-
-
 def child_environment(directory: Path) -> dict[str, str]:
     """Return the environment of the process that runs OpenRLHF: with the mark, without settings of another Ray."""
     kept = {name: value for name, value in os.environ.items() if name not in OF_ANOTHER_RAY}
@@ -198,19 +189,17 @@ def child_environment(directory: Path) -> dict[str, str]:
 @contextmanager
 def session(
     directory: Path,
-    *,
-    cpus: int,
-    gpus: int,
-    object_store_bytes: int,
     environment: Mapping[str, str],
+    *,
     setup_hook: str | None = None,
     address: str | None = None,
+    **own: Any,
 ) -> Iterator[None]:
     """Run Ray in the body of the `with`, to be used in a process that has `child_environment(directory)`.
 
-    directory: the run's working directory. cpus, gpus: Ray's logical resources. environment: variables of Ray's
-    workers. setup_hook: "package.module.function" that each worker calls first. address: "host:port" of an existing
-    cluster that this node belongs to; it keeps its own cpus, gpus and object store.
+    directory: the run's working directory. environment: variables of Ray's workers. setup_hook:
+    "package.module.function" that each worker calls first. address: "host:port" of an existing cluster that this node
+    belongs to. own: arguments of `ray.init` for a cluster of the run's own.
 
     Raises ValueError if there is no cluster at `address`.
     """
@@ -219,18 +208,16 @@ def session(
     runtime: dict[str, Any] = {"env_vars": {**environment, **OWN_SETTINGS, MARK: str(directory.resolve())}}
     if setup_hook:
         runtime["worker_process_setup_hook"] = setup_hook
-    if address is None:
-        where: dict[str, Any] = {
-            "address": "local",  # a new one, on free ports, even if another runs here
-            "num_cpus": cpus,
-            "num_gpus": gpus,
-            "object_store_memory": object_store_bytes,
-            "include_dashboard": False,
-            "_temp_dir": str(temporary_directory(directory)),
-        }
-    else:
+    if address:
         check_address(address)
         where = {"address": address}
+    else:  # a new one, on free ports, even if another runs here
+        where = {
+            "address": "local",
+            "include_dashboard": False,
+            "_temp_dir": str(temporary_directory(directory)),
+            **own,
+        }
     ray.init(**where, runtime_env=runtime, logging_level=logging.WARNING)
     try:
         yield
