@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dara.config import Resources
-from dara.engines import ENGINES, Engine
 from dara.methods import load_method
+from dara.registries import ENGINES, Engine
 from dara.specs import RunSpec
 from dara.training.run import ResumePoint, RunInputs, RunRecord, train_run
 from dara.training.step import Progress

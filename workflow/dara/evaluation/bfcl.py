@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dara.benchmarks import BenchmarkDefinition
 from dara.evaluation.bfcl_calls import CHECKER_VERSION, SingleTurnChecker, decode_calls
 from dara.evaluation.records import Case, Metric, Response, plain_metric, read_jsonl
+from dara.registries import BenchmarkDefinition
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -202,7 +202,7 @@ def make_scorer() -> Any:
     Raises:
         RuntimeError: another version of bfcl-eval is installed, or known answers do not get their known scores.
     """
-    from dara.rewards import assistant_turn, evaluation_format
+    from dara.rewards.tool_calling import assistant_turn, evaluation_format
 
     check = SingleTurnChecker()
 

@@ -27,11 +27,11 @@ from typing import Any
 
 import numpy as np
 
-from dara.config import RunSpec
 from dara.files import gunzip, remove, sha256, write_atomically
 from dara.git import GitError
 from dara.git import commit as git_commit
 from dara.runs import check_source, run_id
+from dara.specs import RunSpec
 from dara.store import HANDOVER_SECONDS, MANIFEST, directory_lock, record_owner, spec_sha256, write_manifest
 from dara.training.stopping import Deadline, Divergence, Metrics, OutOfTime
 
@@ -275,10 +275,9 @@ def append_metrics(directory: Path, line: Metrics) -> None:
 
 
 def save(directory: Path, record: RunRecord, spec: RunSpec) -> None:
-    """Write everything but the metrics; call it before a checkpoint gets its name, and before publishing.
+    """Write everything but the metrics, before a checkpoint gets its name, and before publishing.
 
-    rewards.npz has `rewards` float64 (steps, B, G, K), `lengths` int32 (steps, B, G), `names` (K,). The same record
-    gives the same bytes.
+    rewards.npz has `rewards` float64 (steps, B, G, K), `lengths` int32 (steps, B, G), `names` (K,).
     """
     shape, buffer = (record.steps, spec.prompts_per_step, spec.group_size), io.BytesIO()
     np.savez_compressed(
@@ -317,10 +316,9 @@ def load(directory: Path, step: int) -> RunRecord:
 
 
 def record_start(directory: Path, step: int, libraries: Iterable[str]) -> None:
-    """Record versions, git commit and machine at each start, so later code changes do not alter a run's provenance.
+    """Record versions of `libraries`, git commit and machine at each start: later code changes do not alter them.
 
-    step: the last completed step, 0 at the beginning. libraries: those whose versions are recorded. Nothing depends on
-    the machine.
+    step: the last completed step, 0 at the beginning.
     """
     start = {
         "from_step": step,
@@ -356,8 +354,7 @@ def publish(
 ) -> None:
     """Write the results of a finished run into `out`, manifest.json last and atomically.
 
-    inputs: checksums of its inputs. divergence: how the run diverged; the files then contain the complete steps before
-    it. Versions, commit and machine are those of `record_start`.
+    inputs: checksums. divergence: of the run, whose files then contain the complete steps before it.
     """
     out.mkdir(parents=True, exist_ok=True)
     (out / MANIFEST).unlink(missing_ok=True)

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dara.config import RunSpec
 from dara.methods import Method, Output, energies, load_method
 from dara.rewards import load_rewards, reward_ranges, score
+from dara.specs import RunSpec
 from dara.training import run
 from dara.training.run import RunRecord
 from dara.training.stopping import Deadline, Divergence, Metrics, divergence
@@ -89,11 +89,9 @@ def score_sample(
 ) -> dict[str, float]:
     """Return the K rewards of one response by name, in the order of `names`.
 
-    prompt_id: for errors. response: the decoded response tokens without special tokens. n_tokens: their number, the end
-    token included.
-
-    Raises RewardError, with the cause, the prompt and the response, for any exception in a reward and for a value that
-    is not finite: a missing reward never becomes 0.
+    response: the decoded tokens without special tokens. n_tokens: their number, the end token included. Raises
+    RewardError, with the cause, the prompt and the response, for any exception in a reward and for a value that is not
+    finite: a missing reward never becomes 0.
     """
     sample = f"for prompt {prompt_id} ({_shown(prompt)}) and response {_shown(response)}"
     try:
@@ -120,8 +118,7 @@ def run_method(spec: RunSpec, methods_dir: Path | None = None) -> Method:
     """Return the method of a run with its parameters, and load the run's own rewards.
 
     In a run with `final_normalization: token`, methods that would normalise over responses normalise over tokens; a
-    method with another normalisation, of its own or by its parameters, keeps it.
-    methods_dir: the directory to which paths of a user's own files are relative.
+    method with another normalisation keeps it. methods_dir: to which paths of a user's own files are relative.
     """
     load_rewards(spec.task, {name: one.function for name, one in spec.reward_functions.items()}, methods_dir)
     entry, own_file = spec.method, {"function": spec.method.function, "base_dir": methods_dir}
@@ -172,16 +169,12 @@ def step_metrics(
     engine: Mapping[str, float],
     filtered: Mapping[str, float] | None = None,
 ) -> dict[str, float | int]:
-    """Return one line of metrics.jsonl (schema 1).
+    """Return one line of metrics.jsonl (schema 1); ValueError for other names of an engine, or a name written twice.
 
-    step: 1-based number of the rollout batch. names: the K rewards. pool_rewards (P, G, K) and pool_lengths (P, G): the
-    whole rollout pool, before any group is filtered; lengths in tokens, end token included. output: the method's
-    output for its B groups. engine: ENGINE_METRICS, exactly, and KL_REFERENCE where the loss has a KL.
-    filtered: `filter/*`, where a filter is on.
-    Standard deviations have divisor n - 1. An energy is the sum of squares over all responses; the energy of the
-    contributions omits responses that the method does not keep.
-
-    Raises ValueError if the engine's names do not match, or if a name would be written twice.
+    step: from 1. names: the K rewards. pool_rewards (P, G, K) and pool_lengths (P, G), in tokens with the end token:
+    the pool before any group is filtered. output: the method's, for its B groups. engine: ENGINE_METRICS, exactly, and
+    KL_REFERENCE where the loss has a KL. filtered: `filter/*`, where a filter is on. Standard deviations have divisor
+    n - 1. An energy is a sum of squares over all responses; that of the contributions omits those that are not kept.
     """
     if set(engine) - {KL_REFERENCE} != set(ENGINE_METRICS):
         raise ValueError(f"the engine's metrics are {sorted(engine)}; they must be {sorted(ENGINE_METRICS)}")
@@ -319,10 +312,8 @@ def trackers(
 ) -> Iterator[Callable[[Metrics], None]]:
     """Yield a function that gives a line of metrics to the trackers `names` of a run, in `<directory>/trackers/`.
 
-    The tracker files are rewritten at each start from the steps so far (`lines`), so a resumed run has no step twice,
-    and nothing has to be cut back. There is no network access.
-
-    Raises ValueError for an unknown name and for a tracker whose package is not installed.
+    Their files are rewritten at each start from the steps so far (`lines`), so a resumed run has no step twice. There
+    is no network access. Raises ValueError for an unknown name and for a tracker whose package is not installed.
     """
     run.check_trackers(names)
     root, writer, wandb_run = directory / "trackers", None, None

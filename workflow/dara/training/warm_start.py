@@ -18,11 +18,13 @@ import torch
 import torch.nn.functional as F
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from dara.config import Architecture, ModelSpec, WarmStart
-from dara.data.generated import demonstration_parameters, draw, generator_of, held_out_problems
+from dara.config import Architecture, WarmStart
+from dara.data import source_of
+from dara.data.generated import demonstration_parameters, draw, held_out
 from dara.files import read_json
 from dara.libraries import one_thread, quiet
 from dara.runs import model_id
+from dara.specs import ModelSpec
 from dara.store import MANIFEST, assembled, checksums, write_manifest
 
 logger = logging.getLogger(__name__)
@@ -98,13 +100,13 @@ def build_model(architecture: Architecture, tokenizer: PreTrainedTokenizerFast, 
 
 def demonstration_batches(spec: ModelSpec, tokenizer: PreTrainedTokenizerFast) -> Iterator[list[Pair]]:
     """Yield batches of tokenized demonstrations without end, in the order drawn; none of a held-out problem."""
-    task, recipe = generator_of(spec.data), spec.warm_start
+    task, recipe = source_of(spec.data).generator, spec.warm_start
     parameters = demonstration_parameters(spec.data.source, recipe.demonstrations)
-    excluded = held_out_problems(spec.data)
+    excluded = held_out(spec.data)
     rng = random.Random(f"{spec.data.source}/{spec.data.version}/demonstrations/{recipe.seed}")
     while True:
         examples = [draw(spec.data, rng, excluded) for _ in range(recipe.batch_size)]
-        prompts = tokenizer([task.prompt(one) for one in examples])["input_ids"]
+        prompts = tokenizer([one.prompt for one in examples])["input_ids"]
         answers = tokenizer([task.demonstration(rng, one, **parameters) for one in examples])["input_ids"]
         yield [(p, [*a, tokenizer.eos_token_id]) for p, a in zip(prompts, answers, strict=True)]
 

@@ -126,8 +126,8 @@ def check_names(names: Mapping[str, str] = NAMES) -> None:
 def needed_bytes(spec: RunSpec, n_parameters: int, done: int) -> int:
     """Return the number of bytes that a run will still write after step `done`.
 
-    These are a checkpoint of the policy at each remaining checkpoint step, and two states of DeepSpeed (weights and
-    optimiser), one of which exists already if the run is resumed: a state is deleted when its successor is complete.
+    These are the remaining checkpoints of the policy, and two states of DeepSpeed (weights and optimiser), of which a
+    resumed run has one: a state is deleted when its successor is complete.
     """
     weights, states = BYTES[spec.precision] * n_parameters, 1 if done else 2
     left = sum(step > done for step in spec.checkpoint_steps)

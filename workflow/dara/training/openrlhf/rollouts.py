@@ -55,8 +55,7 @@ class Label:
     def sample_seed(self, sample: int) -> int:
         """Return the seed of the sampler for one response to this prompt, in [0, 2^63).
 
-        It depends on nothing else, so a sample does not depend on which requests the sampler computes together, nor on
-        the number of engines.
+        It depends on nothing else: not on which requests the sampler computes together, nor on the number of engines.
         """
         key = f"{self.seed}|{self.position}|{self.id}|{sample}".encode()
         return int.from_bytes(hashlib.sha256(key).digest()[:8], "little") >> 1
@@ -128,9 +127,8 @@ def collect(
     """Return the groups of a step: `prompts` of them train.
 
     draw(n): returns the groups of the next n prompts, in their order. rule: the run's filter; None keeps every group.
-    weights: of the K rewards in their sum. world_size: GPUs of the actor. step: name of the step in an error.
-
-    Raises ValueError if fewer than `prompts` groups vary after the last round.
+    weights: of the K rewards in their sum. world_size: GPUs of the actor. step: name of the step in an error, the
+    ValueError if fewer than `prompts` groups vary after the last round.
     """
     if rule is None:
         return Pool(list(draw(prompts)), list(range(prompts)), {})
