@@ -22,8 +22,8 @@ from dara.evaluation.records import IDENTITY, RESPONSES, SCORES
 from dara.loading import ConfigurationError, merge, read_yaml
 from dara.plan import WorkflowPlan
 from dara.store import OWNERS, directory_lock, record_owner
-from dara.training.openrlhf import launch, states
-from dara.training.run_files import last_resumable
+from dara.training.openrlhf import command, launch
+from dara.training.run import last_resumable
 from project import ROOT
 
 RESUME = ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
@@ -207,7 +207,7 @@ def test_an_openrlhf_run_loses_its_optimiser_states(flow):
     finish(flow, run)
     assert ("finished", str(state / "optimizer_states.pt")) in rules(flow)
     clean(flow, dry_run=False)
-    assert states.last_resumable(work) == 6, "its results can be published again"
+    assert command.last_resumable(work) == 6, "its results can be published again"
 
 
 def test_unfinished_work_goes_only_where_no_preset_plans_it(flow):

@@ -8,7 +8,7 @@ import torch
 
 from dara.methods import available_methods, load_method
 from dara.rewards import reward_ranges
-from dara.training.openrlhf.rollouts import set_advantages, token_advantages
+from dara.training.openrlhf.rollouts import set_advantages
 from dara.training.step import Rollouts, batch_advantages, run_method
 from training_tiny import tiny_spec
 
@@ -36,13 +36,7 @@ def experiences(lengths: torch.Tensor, seed: int = 3) -> list:
         mask = torch.zeros(len(index), TOKENS + 3, dtype=torch.bool)
         for row, i in zip(mask, index, strict=True):
             row[3 : 3 + tokens[i]] = True
-        made.append(
-            SimpleNamespace(
-                index=index.tolist(),
-                action_mask=mask,
-                kl=torch.zeros(mask.shape),
-            )
-        )
+        made.append(SimpleNamespace(index=index.tolist(), action_mask=mask, kl=torch.zeros(mask.shape)))
     return made
 
 
@@ -106,27 +100,22 @@ def test_the_batch_gets_the_methods_output_and_each_place_one_sample():
         set_advantages(batch, rollouts, spec, run_method(spec))
 
 
-def test_a_kl_in_the_reward_reaches_each_token_from_there_on():
-    mask = torch.tensor([[False, True, True, True, False]])
-    kl = torch.tensor([[9.0, 1.0, 2.0, 4.0, 9.0]])
-    tokens = token_advantages(torch.tensor([0.5]), mask, kl, 0.1)
-    assert tokens.tolist() == [pytest.approx([0.0, 0.5 - 0.7, 0.5 - 0.6, 0.5 - 0.4, 0.0])]
-    assert token_advantages(torch.tensor([0.5]), mask).tolist() == [[0.0, 0.5, 0.5, 0.5, 0.0]]
-
-
 @pytest.mark.parametrize("name", ["grpo", "dara_asym"])
 def test_a_kl_in_the_reward_of_openrlhf(name):
     rewards, lengths = logged(2)
     spec = spec_of(name, **KL_IN_REWARD)
     plain, _ = in_openrlhf(spec, rewards, lengths)
     batch = experiences(lengths)
+    kls = []
     for one in batch:
-        one.kl = torch.ones(one.action_mask.shape)
+        one.kl = torch.rand(one.action_mask.shape)
+        kls += one.kl
     set_advantages(batch, Rollouts([], [], rewards, lengths), spec, run_method(spec), 0.01)
-    for one in batch:
-        for i, values, mask in zip(one.index, one.advantages, one.action_mask, strict=True):
-            to_go = torch.arange(int(mask.sum()), 0, -1)
-            assert values[mask].tolist() == pytest.approx((plain.flatten()[i] - 0.01 * to_go).tolist(), abs=1e-6)
+    samples = [sample for one in batch for sample in zip(one.index, one.advantages, one.action_mask, strict=True)]
+    for (i, values, mask), kl in zip(samples, kls, strict=True):
+        to_go = torch.tensor([kl[mask][place:].sum() for place in range(int(mask.sum()))])  # from there to the end
+        assert values[mask].tolist() == pytest.approx((plain.flatten()[i] - 0.01 * to_go).tolist(), abs=1e-6)
+        assert (values[~mask] == 0).all()
 
 
 KL_IN_REWARD = {"engine": "openrlhf", "kl": {"placement": "reward", "coefficient": 0.01}}
@@ -153,10 +142,3 @@ def test_the_authors_kl_is_in_grpos_sum_before_its_z_score(weights):
             assert values[mask].tolist() == pytest.approx([expected.flatten()[i].item()] * int(mask.sum()), abs=1e-5)
     assert rollouts.output.advantages.numpy() == pytest.approx(expected.numpy(), abs=1e-9)
     assert torch.equal(rollouts.output.z, run_method(spec)(rewards, lengths=lengths).z)
-
-
-def test_a_penalty_is_for_grpo_only():
-    rewards, lengths = logged(2)
-    spec = spec_of("gdpo")
-    with pytest.raises(ValueError, match="for grpo, not for gdpo"):
-        batch_advantages(spec, run_method(spec), rewards, lengths, torch.zeros(B, G))

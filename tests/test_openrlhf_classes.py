@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from dara.config import Resources
-from dara.training import run_files
-from dara.training.openrlhf import states
-from dara.training.openrlhf.command import STATES, Settings, output_of
+from dara.training import run as run_files
+from dara.training.openrlhf.command import OUTCOME, STATES, Settings, last_resumable, output_of, prepare_output
 from dara.training.openrlhf.rollouts import Label
 from dara.training.step import Progress, Rollouts, run_method
 from dara.training.stopping import Deadline
-from training_tiny import PROBLEMS, tiny_spec
+from training_tiny import PROBLEMS, rollout_output, tiny_spec
 
 pytestmark = pytest.mark.openrlhf
 
@@ -45,21 +44,12 @@ def test_every_name_that_is_replaced_or_called_is_there():
 
 
 def rollout(position: int, rewards: tuple[float, float], n_tokens: int):
-    """A sample as OpenRLHF makes it of a rollout actor's output: two tokens of the prompt, then the response."""
+    """A sample as OpenRLHF makes it of a rollout actor's output."""
     from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
     row = PROBLEMS[position % len(PROBLEMS)]
-    output = {
-        "prompt": row["prompt"],
-        "label": Label(row["id"], row["reference"], position, 0).dumps(),
-        "observation_tokens": [1, 2] + [3] * n_tokens,
-        "action_ranges": [(2, 2 + n_tokens)],
-        "rollout_log_probs": None,
-        "truncated": False,
-        "reward": sum(rewards),
-        "scores": sum(rewards),
-        "extra_logs": dict(zip(NAMES, rewards, strict=True)),
-    }
+    label = Label(row["id"], row["reference"], position, 0).dumps()
+    output = rollout_output(row["prompt"], label, dict(zip(NAMES, rewards, strict=True)), n_tokens)
     return SamplesGenerator._process_response_into_experience(None, output, max_len=64)
 
 
@@ -84,7 +74,8 @@ def experience_maker(spec, ranks: int, *, dynamic: bool):
     )
     maker.tokenizer = SimpleNamespace(pad_token_id=0)
     maker.initial_model_group, maker.kl_ctl = None, SimpleNamespace(value=0.0)
-    maker.spec, maker.method, maker.ranks, maker.keep_index = spec, run_method(spec), ranks, True
+    maker.method = run_method(spec)
+    maker.strategy = SimpleNamespace(dara=SimpleNamespace(spec=spec, devices=ranks, keep_advantages=True))
     return maker
 
 
@@ -128,7 +119,7 @@ def actor_trainer(entropy: float, tokens_of_the_update: float, *, kl_loss: bool 
     import openrlhf.trainer.ray.ppo_actor as ppo_actor
     from openrlhf.models import PolicyLoss
 
-    from dara.training.openrlhf.actor import DaraActorTrainer
+    from dara.training.openrlhf.trainer import DaraActorTrainer
 
     class Model:
         def train(self):
@@ -210,16 +201,6 @@ def test_dual_clip_is_verls():
                 assert made.item() == pytest.approx(q * expected, rel=1e-5)
 
 
-def test_the_weights_of_a_shard_are_looked_at():
-    from dara.training.openrlhf.actor import weights_are_finite
-
-    whole, shard = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.empty(0))
-    shard.ds_tensor = torch.ones(2)  # ZeRO stage 3 leaves the parameter itself empty
-    assert weights_are_finite([whole, shard])
-    shard.ds_tensor[1] = torch.nan
-    assert not weights_are_finite([whole, shard])
-
-
 # --- the trainer ------------------------------------------------------------------------------------------------------
 
 
@@ -243,14 +224,12 @@ class Method:
 
 
 def test_the_kl_of_the_loss_is_a_metric_where_there_is_one():
-    from dara.training.openrlhf.trainer import engine_metrics, is_finite
+    from dara.training.openrlhf.trainer import engine_metrics
 
     status = {**STATUS, "actor_lr": 1e-6, "weights_finite": True, "kl": 0.25}
     with_kl = openrlhf_spec(kl={"placement": "loss", "coefficient": 5e-4, "estimator": "k2"})
     assert engine_metrics(with_kl, status)["kl_reference"] == 0.25
     assert set(engine_metrics(with_kl, status)) - set(engine_metrics(openrlhf_spec(), status)) == {"kl_reference"}
-    assert is_finite(with_kl, status)
-    assert not is_finite(with_kl, {**status, "kl": float("nan")})
 
 
 def trainer_of(directory, monkeypatch, deadline=None):
@@ -308,10 +287,10 @@ def test_a_run_stops_at_a_checkpoint_before_its_jobs_time_limit(tmp_path, monkey
     trainer = trainer_of(tmp_path, monkeypatch, Deadline(minutes=0.3, started=0.0))  # 18 s: 11 are over at step 2
     trainer.fit()
     assert list(run_files.checkpoints(tmp_path)) == [2]
-    outcome = json.loads((trainer.settings.output / states.OUTCOME).read_text())
+    outcome = json.loads((trainer.settings.output / OUTCOME).read_text())
     assert outcome["divergence"] is None
     assert outcome["out_of_time"].startswith("stopped at step 2 before the time limit of 0.3 minutes")
-    assert states.last_resumable(tmp_path) == 2
+    assert last_resumable(tmp_path) == 2
 
 
 CALLS = ((os, "replace"), (torch, "save"), (run_files, "save"), (run_files, "complete_checkpoint"))
@@ -340,11 +319,11 @@ def test_a_kill_while_a_checkpoint_is_written_loses_none_that_was_complete(tmp_p
         patch.setattr(owner, name, killed)
         with pytest.raises(KeyboardInterrupt):
             trainer._checkpoint(4)
-    done = states.last_resumable(tmp_path)
+    done = last_resumable(tmp_path)
     completed = name == "remove_other_states" or (name == "complete_checkpoint" and after)
     assert done == (4 if completed else 2)
     run_files.remove_unfinished(tmp_path)
-    states.prepare_output(trainer.settings.output, done)
+    prepare_output(trainer.settings.output, done)
     assert run_files.load(tmp_path, done).steps == done
     saved = trainer.settings.output / STATES
     assert [path.name for path in saved.iterdir() if path.is_dir()] == [f"global_step{done}"]

@@ -10,7 +10,7 @@ from dara.rewards import score
 from dara.training.openrlhf.launch import write_reward_file
 from dara.training.openrlhf.rollouts import Label
 from dara.training.step import RewardError
-from training_tiny import PROBLEMS, tiny_spec, tokenizer
+from training_tiny import PROBLEMS, rollout_output, tiny_spec, tokenizer
 
 pytestmark = pytest.mark.openrlhf
 
@@ -101,25 +101,18 @@ def generator(spec, outputs_of, monkeypatch):
     monkeypatch.setattr(trainer.ray, "get", list)
     labels = [Label(row["id"], row["reference"], i, 100).dumps() for i, row in enumerate(PROBLEMS)]
     loader = [(["default"], [row["prompt"]], [label], [None]) for row, label in zip(PROBLEMS, labels, strict=True)]
-    strategy = SimpleNamespace(args=SimpleNamespace(vllm=SimpleNamespace(enable_sleep=False)))
-    return Dispatching(strategy, loader, None, tokenizer(), [], spec=spec, done=6)
+    args, dara = (
+        SimpleNamespace(vllm=SimpleNamespace(enable_sleep=False)),
+        SimpleNamespace(spec=spec, done=6, devices=1),
+    )
+    return Dispatching(SimpleNamespace(args=args, dara=dara), loader, None, tokenizer(), [])
 
 
 def outputs(prompt: str, label: str, rewards: list[tuple[float, float]]) -> list[dict]:
-    """What a rollout actor gives: response i has i + 1 tokens after two of the prompt."""
+    """What a rollout actor gives: response i has i + 1 tokens."""
     return [
-        {
-            "prompt": prompt,
-            "label": label,
-            "observation_tokens": [1, 2] + [3] * (i + 1),
-            "action_ranges": [(2, 3 + i)],
-            "rollout_log_probs": None,
-            "truncated": False,
-            "reward": sum(values),
-            "scores": sum(values),
-            "extra_logs": dict(zip(NAMES, values, strict=True)),
-            "response": f"{Label.loads(label).id}-{i}",
-        }
+        rollout_output(prompt, label, dict(zip(NAMES, values, strict=True)), i + 1)
+        | {"response": f"{Label.loads(label).id}-{i}"}
         for i, values in enumerate(rewards)
     ]
 

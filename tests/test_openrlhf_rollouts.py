@@ -13,15 +13,15 @@ from dara.specs import Filter
 from dara.training.openrlhf.launch import prompt_file
 from dara.training.openrlhf.rollouts import (
     Label,
-    PromptLoader,
-    TooFewGroupsError,
     collect,
     consumed,
     next_round,
+    prompt_batches,
     shard_samples,
     varies,
 )
-from dara.training.run import read_rows, training_rows
+from dara.training.run import read_rows
+from dara.training.step import training_rows
 from training_tiny import PROBLEMS, tiny_spec
 
 EQUAL = (1.0, 1.0)
@@ -113,8 +113,6 @@ def test_without_a_filter_each_group_is_kept():
     source = Source(lambda p: False)
     pool = collect(source.draw, 4, None, EQUAL)
     assert (positions(pool), pool.metrics, source.sizes) == ([0, 1, 2, 3], {}, [4])
-    with pytest.raises(ValueError, match="4 prompts were to be drawn, but 3 groups came back"):
-        collect(lambda n: source.draw(n)[:-1], 4, None, EQUAL)
 
 
 def test_surplus_groups_are_dropped_in_the_order_of_the_prompts():
@@ -151,14 +149,14 @@ def test_later_rounds_fill_the_step():
 )
 def test_rounds_go_by_the_acceptance(informative, prompts, candidates, world_size, sizes):
     source = Source(informative)
-    with pytest.raises(TooFewGroupsError):
+    with pytest.raises(ValueError, match=r"varies in only"):
         collect(source.draw, prompts, rule(candidates, rounds=3), EQUAL, world_size=world_size)
     assert source.sizes == sizes
 
 
 def test_a_short_step_is_an_error_with_counts_and_a_remedy():
     source = Source(lambda p: p == 0)
-    with pytest.raises(TooFewGroupsError) as caught:
+    with pytest.raises(ValueError) as caught:
         collect(source.draw, 4, rule(6), EQUAL, step="step 7")
     assert source.sizes == [6, 6]
     assert str(caught.value) == (
@@ -188,7 +186,7 @@ def test_a_filtered_step(pattern, prompts, extra, rounds, world_size, criterion)
     teaches = [kind == "varies" or (kind == "cancels" and criterion == "any_reward_varies") for kind in pattern]
     try:
         pool = collect(draw, prompts, rule(prompts + extra, rounds, criterion), EQUAL, world_size=world_size)
-    except TooFewGroupsError:
+    except ValueError:
         assert len(taken) == rounds
         assert sum(teaches[p % len(pattern)] for p in range(sum(taken))) < prompts
         return
@@ -244,12 +242,9 @@ def test_seed_of_a_sample_depends_on_run_position_prompt_and_sample_alone():
     assert Label("a", "", 0, 0).sample_seed(0) == 482575835829513722
 
 
-def test_label_survives_as_text_and_must_have_its_keys():
+def test_label_survives_as_text():
     label = Label(id='a "b"', reference="<tool_call>\nß\n</tool_call>", position=3, seed=0)
     assert Label.loads(label.dumps()) == label
-    for text in ('{"id": "a", "reference": "b"}', "[1]", '{"id": 1, "x": 2}'):
-        with pytest.raises(ValueError, match="it must be JSON with the keys"):
-            Label.loads(text)
 
 
 def test_the_loader_has_the_order_of_the_other_engine_and_can_start_anywhere(tmp_path):
@@ -259,7 +254,7 @@ def test_the_loader_has_the_order_of_the_other_engine_and_can_start_anywhere(tmp
     assert [line["input"] for line in lines] == [row["prompt"] for row in PROBLEMS], "each once, in order"
     expected = training_rows(PROBLEMS, spec)
     for start in (0, 5, 12, 25):
-        loader = PromptLoader(path, spec.seed, sampler_seed=7, start=start)
+        loader = prompt_batches(path, spec.seed, sampler_seed=7, start=start)
         for position, (sources, [prompt], [label], images) in enumerate(islice(loader, 32 - start), start):
             row = expected[position]
             assert (sources, images, prompt) == (["default"], [None], row["prompt"])
@@ -269,7 +264,7 @@ def test_the_loader_has_the_order_of_the_other_engine_and_can_start_anywhere(tmp
 def test_a_prompt_may_hold_any_character(tmp_path):
     row = {"id": "é", "prompt": "one\u2028two\x85three\n", "reference": "\u2029"}
     prompt_file([row], tmp_path / "prompts.jsonl")
-    _, [prompt], [label], _ = next(iter(PromptLoader(tmp_path / "prompts.jsonl", 0, 0)))
+    _, [prompt], [label], _ = next(prompt_batches(tmp_path / "prompts.jsonl", 0, 0))
     assert (prompt, Label.loads(label).reference) == (row["prompt"], row["reference"])
     (tmp_path / "train.jsonl").write_text(4 * (json.dumps(row, ensure_ascii=False) + "\n"), encoding="utf-8")
     assert read_rows(tmp_path / "train.jsonl", tiny_spec()) == 4 * [row]
@@ -284,5 +279,3 @@ def test_updates_get_whole_groups_and_ranks_as_many_samples_each():
         assert samples == list(range(16 * update, 16 * update + 16))
         loads = [sum(lengths[i] for i in shard[4 * update : 4 * update + 4]) for shard in shards]
         assert max(loads) < 1.5 * min(loads)
-    with pytest.raises(ValueError, match="48 responses cannot be dealt to 3 updates on 5 GPUs evenly"):
-        shard_samples(lengths, updates=3, ranks=5)

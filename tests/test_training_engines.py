@@ -6,16 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from dara.config import Resources
 from dara.methods import load_method
 from dara.registries import ENGINES, Engine
 from dara.specs import RunSpec
-from dara.training.run import ResumePoint, RunInputs, train_run
-from dara.training.run_files import RunRecord
-from dara.training.step import ENGINE_METRICS, Progress, Rollouts
-from training_tiny import tiny_spec, write_inputs
+from dara.training.run import ResumePoint, RunInputs, RunRecord, train_run
+from dara.training.step import Progress
+from training_tiny import made_up_step, tiny_spec, write_inputs
 
 
 def train(spec: RunSpec, inputs: RunInputs, *, resources: Resources, ray_address: str | None = None) -> None:
@@ -24,17 +22,9 @@ def train(spec: RunSpec, inputs: RunInputs, *, resources: Resources, ray_address
 
 
 def made_up_steps(point: ResumePoint) -> tuple[RunRecord, None]:
-    """Steps without a model, recorded as every engine records its own."""
-    spec = point.spec
-    progress = Progress(spec, point.directory, point.record, load_method(spec.method.name), None)
-    shape = (spec.prompts_per_step, spec.group_size)
-    while point.record.steps < spec.steps:
-        rewards, lengths = torch.ones(*shape, len(spec.rewards)).double(), torch.ones(shape, dtype=torch.long)
-        samples = shape[0] * shape[1]
-        rollouts = Rollouts(
-            point.rows[:1] * samples, ["x"] * samples, rewards, lengths, progress.method(rewards, lengths)
-        )
-        progress.complete_step(rollouts, dict.fromkeys(ENGINE_METRICS, 1.0), 0.1)
+    progress = Progress(point.spec, point.directory, point.record, load_method(point.spec.method.name), None)
+    while point.record.steps < point.spec.steps:
+        made_up_step(progress)
     return point.record, None
 
 

@@ -5,27 +5,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dara.training.sampling import NotFiniteError, draw, left_pad, log_probs_and_entropies, sample
+from dara.training.trl import NotFiniteError, draw, log_probs_and_entropies, sample
 from training_tiny import PROBLEMS, tiny_model, tokenizer
 
 TOKENS = tokenizer()
 MODEL = tiny_model(TOKENS)
 PROMPTS = [TOKENS(row["prompt"])["input_ids"] for row in PROBLEMS[:5]]  # of different lengths
 G, LONGEST = 4, 10
+TOLERANCE = {"atol": 2e-5, "rtol": 0}
 
 
-def responses(*, temperature=1.0, top_p=1.0, seed=0):
-    return sample(
-        MODEL,
-        PROMPTS,
-        G,
-        temperature=temperature,
-        top_p=top_p,
-        max_tokens=LONGEST,
-        end_tokens=(TOKENS.eos_token_id,),
-        pad=TOKENS.pad_token_id,
-        generator=torch.Generator().manual_seed(seed),
-    )
+def responses(*, temperature=1.0, seed=0):
+    ends, generator = {"end_tokens": (TOKENS.eos_token_id,), "max_tokens": LONGEST}, torch.Generator()
+    drawn = {"temperature": temperature, "top_p": 1.0, "generator": generator.manual_seed(seed)}
+    return sample(MODEL, PROMPTS, G, pad=TOKENS.pad_token_id, **ends, **drawn)
 
 
 def plain(prompt: list[int], response: list[int], temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -35,63 +28,47 @@ def plain(prompt: list[int], response: list[int], temperature: float) -> tuple[t
     return log_all[range(len(response)), response], -(log_all.exp() * log_all).sum(-1)
 
 
-def test_responses_end_once():
-    tokens, log_probs = responses()
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_responses_end_once_and_have_the_policys_log_probabilities(temperature):
+    tokens, log_probs = responses(temperature=temperature)
     lengths = [len(row) for row in tokens]
     assert len(tokens) == len(PROMPTS) * G
     assert len(set(lengths)) > 3
-    assert max(lengths) == LONGEST
-    for row, values in zip(tokens, log_probs, strict=True):
-        assert len(row) == len(values)
+    assert max(lengths) == (LONGEST if temperature == 1.0 else 6)
+    for i, (row, values) in enumerate(zip(tokens, log_probs, strict=True)):
         assert TOKENS.eos_token_id not in row[:-1]
         assert row[-1] == TOKENS.eos_token_id or len(row) == LONGEST
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_sampling_gives_the_policys_log_probabilities(temperature):
-    tokens, log_probs = responses(temperature=temperature)
-    for i, (row, values) in enumerate(zip(tokens, log_probs, strict=True)):
         expected, _ = plain(PROMPTS[i // G], row, temperature)
-        torch.testing.assert_close(torch.tensor(values), expected.detach(), atol=2e-5, rtol=0)
+        torch.testing.assert_close(torch.tensor(values), expected.detach(), **TOLERANCE)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_log_probabilities_entropies_and_gradients_equal_the_plain_ones(temperature):
-    tokens, _ = responses(seed=1)
-    n = torch.tensor([len(row) for row in tokens])
+@pytest.mark.parametrize(("temperature", "longest"), [(1.0, LONGEST), (0.6, LONGEST), (1.0, 1)])  # 1: one pass only
+def test_log_probabilities_entropies_and_gradients_equal_the_plain_ones(temperature, longest):
+    tokens = [row[:longest] for row in responses(seed=1)[0]]
+    n, most = torch.tensor([len(row) for row in tokens]), max(map(len, PROMPTS))
     response_ids = torch.tensor([row + [0] * (n.max() - len(row)) for row in tokens])
     response_mask = (torch.arange(n.max()) < n[:, None]).int()
-    prompt_ids, prompt_mask = (x.repeat_interleave(G, 0) for x in left_pad(PROMPTS, TOKENS.pad_token_id))
+    prompt_ids = torch.tensor([[TOKENS.pad_token_id] * (most - len(row)) + row for row in PROMPTS for _ in range(G)])
+    prompt_mask = torch.tensor([[0] * (most - len(row)) + [1] * len(row) for row in PROMPTS for _ in range(G)])
     coefficients = torch.randn(response_ids.shape, generator=torch.Generator().manual_seed(2))
 
     MODEL.zero_grad()
-    got, entropies = log_probs_and_entropies(
-        MODEL, prompt_ids, prompt_mask, response_ids, response_mask, group_size=G, temperature=temperature
-    )
+    batch = (prompt_ids, prompt_mask, response_ids, response_mask)
+    got, entropies = log_probs_and_entropies(MODEL, *batch, group_size=G, temperature=temperature)
     (got * coefficients).sum().backward()
     gradients = [parameter.grad.clone() for parameter in MODEL.parameters()]
 
     MODEL.zero_grad()
     for i, row in enumerate(tokens):
         expected, entropy = plain(PROMPTS[i // G], row, temperature)
-        torch.testing.assert_close(got[i, : len(row)], expected, atol=2e-5, rtol=0)
-        torch.testing.assert_close(entropies[i, : len(row)], entropy.detach(), atol=2e-5, rtol=0)
+        torch.testing.assert_close(got[i, : len(row)], expected, **TOLERANCE)
+        torch.testing.assert_close(entropies[i, : len(row)], entropy.detach(), **TOLERANCE)
         assert (got[i, len(row) :] == 0).all()
         assert (entropies[i, len(row) :] == 0).all()
         (expected * coefficients[i, : len(row)]).sum().backward()
     for gradient, parameter in zip(gradients, MODEL.parameters(), strict=True):
         assert gradient.abs().max() > 0
         torch.testing.assert_close(gradient, parameter.grad, atol=2e-4, rtol=1e-3)
-
-
-def test_responses_of_one_token_need_no_second_pass():
-    prompt_ids, prompt_mask = (x.repeat_interleave(2, 0) for x in left_pad(PROMPTS[:1], 0))
-    ids = torch.tensor([[5], [7]])
-    got, _ = log_probs_and_entropies(
-        MODEL, prompt_ids, prompt_mask, ids, torch.ones_like(ids), group_size=2, temperature=1.0
-    )
-    for i in range(2):
-        torch.testing.assert_close(got[i], plain(PROMPTS[0], [ids[i].item()], 1.0)[0], atol=2e-5, rtol=0)
 
 
 def test_the_generator_decides_the_sample():

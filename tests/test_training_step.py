@@ -7,9 +7,8 @@ import pickle
 import pytest
 import torch
 
-from dara.analysis.energy import energies
 from dara.methods import load_method
-from dara.training.step import ENGINE_METRICS, RewardError, metric_names, score_sample, step_metrics
+from dara.training.step import ENGINE_METRICS, RewardError, metric_names, score_sample, step_metrics, weights_are_finite
 
 NAMES = ("correctness", "format")
 LENGTHS = torch.arange(16).view(4, 4) + 1
@@ -39,9 +38,9 @@ def test_names_are_the_same_for_every_method(rewards):
 
 def test_toy_batch(rewards):
     line = line_of(rewards)
-    assert line["schema"] == 1
-    assert line["step"] == 7
     expected = {
+        "schema": 1,
+        "step": 7,
         "reward/correctness/mean": 0.5,
         "reward/correctness/std": (16 * 0.25 / 15) ** 0.5,
         "reward/format/mean": 1 / 16,
@@ -65,6 +64,7 @@ def test_toy_batch(rewards):
         **ENGINE,
     }
     assert {name: line[name] for name in expected} == pytest.approx(expected, rel=1e-5, abs=2e-5)
+    assert line_of(rewards, engine={**ENGINE, "kl_reference": 0.25}) == line | {"kl_reference": 0.25}
 
 
 def test_symmetric_weights_balance_the_energies(rewards):
@@ -79,27 +79,15 @@ def test_responses_that_are_not_kept_contribute_no_energy():
     line = line_of(rewards, "gd2po_hard", lengths=torch.ones(2, 2, dtype=torch.int64))
     expected = {"energy/correctness": 1.0, "energy/format": 0.5}
     expected |= {"energy_contributed/correctness": 0.5, "energy_contributed/format": 0.0}
-    seen = {f"{name}/{sign}": line[f"{name}/{sign}"] for name in expected for sign in ("pos", "neg")}
-    assert seen == pytest.approx(
-        {f"{name}/{sign}": v for name, v in expected.items() for sign in ("pos", "neg")}, abs=1e-5
-    )
-    output = load_method("gd2po_hard")(rewards)
-    made = energies((output.contributed * output.keep[..., None]).numpy())
-    assert made.total.tolist() == pytest.approx([1.0, 0.0], abs=1e-5)
+    for name, value in expected.items():
+        assert [line[f"{name}/{sign}"] for sign in ("pos", "neg")] == pytest.approx([value, value], abs=1e-5)
 
 
 def test_reward_means_are_those_of_the_pool_before_filtering(rewards):
     kept = load_method("gdpo")(rewards[2:])
     line = line_of(rewards, output=kept, filtered={"filter/candidate_groups": 4, "filter/accepted_groups": 2})
-    assert line["reward/format/mean"] == 1 / 16
-    assert line["density/format"] == 0.5
-    assert line["groups"] == 2
-    assert line["filter/candidate_groups"] == 4.0
-
-
-def test_the_kl_from_the_base_model_is_there_where_the_engine_gives_it(rewards):
-    line = line_of(rewards, engine={**ENGINE, "kl_reference": 0.25})
-    assert line == line_of(rewards) | {"kl_reference": 0.25}
+    names = ("reward/format/mean", "density/format", "groups", "filter/candidate_groups")
+    assert [line[name] for name in names] == [1 / 16, 0.5, 2, 4.0]
 
 
 @pytest.mark.parametrize(
@@ -107,8 +95,6 @@ def test_the_kl_from_the_base_model_is_there_where_the_engine_gives_it(rewards):
     [
         ({"engine": {**ENGINE, "loss": 1.0}}, "engine's metrics are"),
         ({"engine": {"kl": 0.0}}, "engine's metrics are"),
-        ({"pool_lengths": torch.ones(4, 3)}, r"pool_lengths is \(4, 3\); it must be \(4, 4\)"),
-        ({"pool_rewards": torch.zeros(4, 4, 3)}, r"pool_rewards is \(4, 4, 3\)"),
         ({"filtered": {"kl": 1.0}}, "'kl' is the name of a metric"),
         ({"diagnostics": {"entropy": 3.0}}, "diagnostic 'entropy' is the name of a metric of every step; rename it"),
     ],
@@ -118,6 +104,15 @@ def test_what_does_not_fit_is_an_error(rewards, changes, message):
         changes = {"output": dataclasses.replace(load_method("gdpo")(rewards), **changes)}
     with pytest.raises(ValueError, match=message):
         line_of(rewards, **changes)
+
+
+def test_weights_that_are_not_finite_are_seen_in_a_shard_too():
+    whole, shard = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.empty(0))
+    shard.ds_tensor = torch.ones(2)  # ZeRO stage 3 leaves the parameter itself empty
+    assert weights_are_finite([whole, shard])
+    shard.ds_tensor[1] = torch.nan
+    assert not weights_are_finite([whole, shard])
+    assert not weights_are_finite([torch.nn.Parameter(torch.tensor([1.0, torch.inf]))])
 
 
 # --- the rewards of a sample ------------------------------------------------------------------------------------------
@@ -130,9 +125,8 @@ def scored(response: str, n_tokens: int, reference: str = "36") -> dict[str, flo
 
 
 def test_rewards_by_name_in_order():
-    assert scored("so \\boxed{36}", 4) == {"correctness": 1.0, "length": 1.0}
+    assert list(scored("so \\boxed{36}", 4).items()) == [("correctness", 1.0), ("length", 1.0)]
     assert scored("so \\boxed{36}", 5) == {"correctness": 1.0, "length": 0.0}
-    assert list(scored("", 1)) == ["correctness", "length"]
 
 
 def test_error_of_a_reward_names_the_sample_and_survives_the_way_between_processes():
@@ -143,8 +137,7 @@ def test_error_of_a_reward_names_the_sample_and_survives_the_way_between_process
     assert "for prompt p3 ('<user>solve 33+3</user>\\n') and response 'my answer'" in text
     assert "\n" not in text
     copy = pickle.loads(pickle.dumps(caught.value))
-    assert isinstance(copy, ValueError)
-    assert str(copy) == text
+    assert (isinstance(copy, ValueError), str(copy)) == (True, text)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, None])

@@ -21,10 +21,11 @@ import dara
 from dara.files import sha256
 from dara.methods import available_methods, load_method
 from dara.runs import run_id
-from dara.training import run_files, trl
+from dara.training import run as run_files
 from dara.training import step as step_module
-from dara.training.run import prompt_positions, read_rows, training_rows
-from dara.training.step import metric_names
+from dara.training import trl
+from dara.training.run import read_rows
+from dara.training.step import metric_names, prompt_positions, training_rows
 from dara.training.stopping import Deadline, OutOfTime
 from training_tiny import PROBLEMS, run, tiny_spec, write_inputs
 
@@ -61,36 +62,26 @@ def assert_same_run(one: Path, other: Path) -> None:
         assert (one / path).read_bytes() == (other / path).read_bytes(), path
 
 
-def test_every_step_has_the_whole_schema(straight):
-    lines = metrics(straight)
+def test_every_step_has_the_whole_schema_which_follows_from_the_published_rewards(straight):
+    lines, published = metrics(straight), arrays(straight)
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
-    for line in lines:
-        assert list(line) == ["schema", "step", *metric_names(["correctness", "length"])]
-        assert all(np.isfinite(value) for value in line.values())
-        assert line["groups"] == 4
-        assert line["group_size"] == 4
-        assert line["lr"] == 1e-2
-        assert line["grad_norm"] > 0
-        assert line["entropy"] > 0
-    assert any(line["density/length"] > 0 for line in lines)
-    assert any(line["kl"] > 1e-6 for line in lines), "the second update of a step is off policy"
-
-
-def test_metrics_follow_from_the_published_rewards(straight):
-    published = arrays(straight)
     assert published["rewards"].shape == (4, 4, 4, 2)
     assert published["rewards"].dtype == np.float64
     assert published["names"].tolist() == ["correctness", "length"]
-    for i, line in enumerate(metrics(straight)):
-        rewards, lengths = published["rewards"][i], published["lengths"][i]
+    for line, rewards, lengths in zip(lines, published["rewards"], published["lengths"], strict=True):
+        assert list(line) == ["schema", "step", *metric_names(["correctness", "length"])]
+        assert all(np.isfinite(value) for value in line.values())
+        assert (line["groups"], line["group_size"], line["lr"]) == (4, 4, 1e-2)
+        assert line["grad_norm"] > 0
+        assert line["entropy"] > 0
         assert ((lengths <= 4) == (rewards[..., 1] == 1.0)).all(), "the length reward is the limit of 4 tokens"
         assert line["reward/length/mean"] == pytest.approx(rewards[..., 1].mean(), abs=1e-12)
         assert line["reward/length/std"] == pytest.approx(rewards[..., 1].std(ddof=1), abs=1e-12)
         varying = (rewards[..., 1].max(1) != rewards[..., 1].min(1)).mean()
-        assert line["density/length"] == varying
-        assert line["active_groups/length"] == varying * 4
-        assert line["response_length/mean"] == lengths.mean()
-        assert line["response_length/max"] == lengths.max()
+        assert (line["density/length"], line["active_groups/length"]) == (varying, varying * 4)
+        assert (line["response_length/mean"], line["response_length/max"]) == (lengths.mean(), lengths.max())
+    assert any(line["density/length"] > 0 for line in lines)
+    assert any(line["kl"] > 1e-6 for line in lines), "the second update of a step is off policy"
 
 
 def test_the_loss_gets_the_methods_advantages_of_the_logged_rewards(inputs, tmp_path, monkeypatch):
@@ -128,7 +119,7 @@ KILLED = """
 import json, os, signal, sys
 from pathlib import Path
 from training_tiny import run, tiny_spec
-from dara.training import run_files
+from dara.training import run as run_files
 append = run_files.append_metrics
 def append_and_die(directory, line):
     append(directory, line)
@@ -176,31 +167,30 @@ def test_a_stop_before_the_time_limit_loses_and_repeats_no_step(inputs, straight
 class Reached(Deadline):
     """Time is up at the first checkpoint."""
 
-    def check(self, now, seconds, *, step, since, next_checkpoint):
+    def check(self, step, checkpoint_steps, seconds, now):
         assert len(seconds) == step
-        if step == since:
-            super().check(self.end, seconds, step=step, since=since, next_checkpoint=next_checkpoint)
+        super().check(step, checkpoint_steps, seconds, now + 3600 * (step in checkpoint_steps))
 
 
-def test_a_half_written_checkpoint_is_ignored(inputs, straight, tmp_path):
+@pytest.fixture
+def copied(straight, tmp_path) -> Path:
+    """The working directory of a copy of the run, in `tmp_path`."""
     shutil.copytree(straight / "scratch", tmp_path / "scratch")
-    work = tmp_path / "scratch" / run_id(tiny_spec())
-    (work / "step_4").rename(work / "checkpoint-8")
-    (work / "checkpoint-8" / "model.safetensors").write_bytes(b"half")
-    (work / "checkpoint-9").mkdir()
+    return tmp_path / "scratch" / run_id(tiny_spec())
+
+
+def test_a_half_written_checkpoint_is_ignored(inputs, straight, copied, tmp_path):
+    (copied / "step_4").rename(copied / "checkpoint-8")
+    (copied / "checkpoint-8" / "model.safetensors").write_bytes(b"half")
+    (copied / "checkpoint-9").mkdir()
     # step_2 is complete, but was not the newest and cannot be resumed from: the run starts again.
     run(tiny_spec(), inputs, tmp_path)
     assert_same_run(straight, tmp_path)
-    assert sorted(path.name for path in work.iterdir() if path.is_dir()) == ["step_2", "step_4"]
+    assert sorted(path.name for path in copied.iterdir() if path.is_dir()) == ["step_2", "step_4"]
 
 
-def test_a_complete_run_is_only_published(inputs, straight, tmp_path, monkeypatch):
-    shutil.copytree(straight / "scratch", tmp_path / "scratch")
-
-    def no_training(point):
-        raise AssertionError("nothing is left to train")
-
-    monkeypatch.setattr(trl, "train_steps", no_training)
+def test_a_complete_run_is_only_published(inputs, straight, copied, tmp_path, monkeypatch):
+    monkeypatch.setattr(trl, "train_steps", None)  # nothing is left to train
     run(tiny_spec(), inputs, tmp_path)
     assert_same_run(straight, tmp_path)
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["outcome"] == "completed"
@@ -209,9 +199,7 @@ def test_a_complete_run_is_only_published(inputs, straight, tmp_path, monkeypatc
 def test_manifest_names_checkpoints_that_load(straight):
     spec = tiny_spec()
     manifest = json.loads((straight / "out" / "manifest.json").read_text())
-    assert manifest["run_id"] == run_id(spec)
-    assert manifest["steps"] == 4
-    assert manifest["outcome"] == "completed"
+    assert (manifest["run_id"], manifest["steps"], manifest["outcome"]) == (run_id(spec), 4, "completed")
     assert list(manifest["checkpoints"]) == ["2", "4"]
     assert manifest["seeds"] == {"data": 0, "trainer": 100, "sampler": 100}
     for entry in manifest["checkpoints"].values():
@@ -230,14 +218,12 @@ def test_manifest_names_checkpoints_that_load(straight):
 
 
 def test_samples_are_for_reading(straight):
-    rows = [
-        json.loads(line) for line in gzip.decompress((straight / "out" / "samples.jsonl.gz").read_bytes()).splitlines()
-    ]
+    text = gzip.decompress((straight / "out" / "samples.jsonl.gz").read_bytes())
+    rows = [json.loads(line) for line in text.splitlines()]
     assert [row["step"] for row in rows] == [2] * 4 + [4] * 4
     problems = {row["id"]: row for row in PROBLEMS}
     for row in rows:
-        assert row["prompt"] == problems[row["id"]]["prompt"]
-        assert row["reference"] == problems[row["id"]]["reference"]
+        assert {name: row[name] for name in ("id", "prompt", "reference")} == problems[row["id"]]
         assert set(row["rewards"]) == {"correctness", "length"}
         assert isinstance(row["response"], str)
 
@@ -295,13 +281,8 @@ class Counting:
 
 def test_a_methods_state_is_resumed(inputs, tmp_path, monkeypatch):
     (tmp_path / "counting.py").write_text(STATEFUL)
-    spec = tiny_spec(
-        method={
-            "name": "counting",
-            "function": "counting.py:Counting",
-            "source_sha256": sha256(tmp_path / "counting.py"),
-        }
-    )
+    source = {"function": "counting.py:Counting", "source_sha256": sha256(tmp_path / "counting.py")}
+    spec = tiny_spec(method={"name": "counting", **source})
     append = run_files.append_metrics
 
     def stop(directory, line):
@@ -330,24 +311,14 @@ def test_a_reward_that_is_no_number_is_an_error_and_the_log_says_so(inputs, tmp_
 
 @pytest.mark.parametrize(("updates", "step"), [(2, 1), (1, 2)])  # seen in the loss of an update; seen in sampling
 def test_divergence_is_an_outcome(updates, step, inputs, tmp_path):
-    spec = tiny_spec(learning_rate=1e30)
-    spec = spec.model_copy(update={"optimizer": spec.optimizer.model_copy(update={"updates_per_step": updates})})
+    optimizer = tiny_spec(learning_rate=1e30).optimizer.model_dump() | {"updates_per_step": updates}
+    spec = tiny_spec(optimizer=optimizer)
     run(spec, inputs, tmp_path)
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert manifest["outcome"] == "diverged"
-    assert manifest["diverged_at"] == step
-    assert manifest["steps"] == step - 1
+    assert (manifest["outcome"], manifest["diverged_at"], manifest["steps"]) == ("diverged", step, step - 1)
     assert manifest["checkpoints"] == {}
     assert len(metrics(tmp_path)) == step - 1
     assert arrays(tmp_path)["rewards"].shape == (step - 1, 4, 4, 2)
-
-
-def test_weights_that_are_not_finite_are_seen():
-    layer = torch.nn.Linear(2, 2)
-    assert trl.weights_are_finite(layer)
-    with torch.no_grad():
-        layer.bias[1] = float("inf")
-    assert not trl.weights_are_finite(layer)
 
 
 def order(rows: int, needed: int, seed: int) -> list[int]:
@@ -355,11 +326,7 @@ def order(rows: int, needed: int, seed: int) -> list[int]:
 
 
 def test_prompts_are_a_permutation_after_another(inputs):
-    first, second, rest = order(12, 30, 100)[:12], order(12, 30, 100)[12:24], order(12, 30, 100)[24:]
-    assert sorted(first) == sorted(second) == list(range(12))
-    assert first != second
-    assert len(set(rest)) == 6
-    assert order(12, 20, 100) == order(12, 30, 100)[:20]
+    assert sorted(order(12, 30, 100)[:12]) == sorted(order(12, 30, 100)[12:24]) == list(range(12))
     assert order(12, 30, 101) != order(12, 30, 100)
     rng = np.random.default_rng(100)  # the order of the published runs
     assert order(5, 12, 100) == np.concatenate([rng.permutation(5) for _ in range(3)])[:12].tolist()
@@ -376,10 +343,12 @@ def test_unusable_training_rows_are_errors(tmp_path):
     path.write_text('{"id": "a", "prompt": "x", "reference": "1"}\n')
     with pytest.raises(ValueError, match="has 1 rows; a step needs 4"):
         read_rows(path, tiny_spec())
+    rule = {"criterion": "sum_varies", "candidate_prompts": 13, "max_rounds": 2}
+    with pytest.raises(ValueError, match="has 1 rows; a step needs 13 different ones"):
+        read_rows(path, tiny_spec(engine="openrlhf", filter=rule))
 
 
-def test_changed_inputs_are_not_resumed(inputs, straight, tmp_path):
-    shutil.copytree(straight / "scratch", tmp_path / "scratch")
+def test_changed_inputs_are_not_resumed(inputs, copied, tmp_path):
     shutil.copytree(inputs["data_dir"], tmp_path / "data")
     with (tmp_path / "data" / "train.jsonl").open("a") as file:
         file.write(json.dumps(PROBLEMS[0]) + "\n")

@@ -92,11 +92,10 @@ def test_what_is_published(data_dir, tmp_path):
 
 def test_it_learns_and_logs_its_progress(data_dir, tokenizer, caplog):
     model = build_model(SHAPE, tokenizer, 7)
-    recipe = RECIPE.model_copy(update={"steps": 60})
     batch = next(demonstration_batches(SPEC, tokenizer))
     before = response_loss(model, batch, tokenizer.pad_token_id).item()
     with caplog.at_level("INFO", logger="dara"):
-        module.fit(model, demonstration_batches(SPEC, tokenizer), recipe, pad=tokenizer.pad_token_id, name="tiny")
+        module.fit(model, demonstration_batches(SPEC, tokenizer), changed(steps=60), pad=tokenizer.pad_token_id)
     after = response_loss(model, batch, tokenizer.pad_token_id).item()
     assert before == pytest.approx(math.log(512), abs=0.3)
     assert after < 0.6 * before

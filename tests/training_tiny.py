@@ -10,6 +10,7 @@ from dara.data.generated import build_tokenizer
 from dara.registries import ENGINES
 from dara.specs import RunSpec
 from dara.training.run import RunInputs
+from dara.training.step import ENGINE_METRICS, Progress, Rollouts
 
 PROBLEMS = [
     {"id": f"p{i}", "prompt": f"<user>solve {i}{i}+{i}{' ' * i}</user>\n", "reference": str(12 * i)} for i in range(12)
@@ -21,31 +22,52 @@ def tokenizer():
     return build_tokenizer(row["prompt"] + "\\boxed{" + row["reference"] + "}" for row in PROBLEMS)
 
 
-def tiny_model(tokens, seed: int = 0) -> LlamaForCausalLM:
+def tiny_model(tokens, seed: int = 0, *, first: float = 3.0, end: float = 0.7, **changes) -> LlamaForCausalLM:
     """Hidden size 32, one layer; about one token in six is the end token, so lengths differ within a group."""
+    shape = {"hidden_size": 32, "intermediate_size": 48, "max_position_embeddings": 64, "initializer_range": 0.1}
+    special = {"pad_token_id": tokens.pad_token_id, "eos_token_id": tokens.eos_token_id, "bos_token_id": None}
     config = LlamaConfig(
         vocab_size=len(tokens),
-        hidden_size=32,
         num_hidden_layers=1,
         num_attention_heads=2,
         num_key_value_heads=2,
-        intermediate_size=48,
-        max_position_embeddings=64,
-        initializer_range=0.1,
         tie_word_embeddings=False,
-        pad_token_id=tokens.pad_token_id,
-        eos_token_id=tokens.eos_token_id,
-        bos_token_id=None,
+        **{**shape, **special, **changes},
     )
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)
-        model.model.embed_tokens.weight[:, 0] = 3.0
+        model.model.embed_tokens.weight[:, 0] = first
         for layer in model.model.layers:  # nothing adds to the first hidden value, so it is large in every position
             layer.self_attn.o_proj.weight[0] = layer.mlp.down_proj.weight[0] = 0.0
         model.lm_head.weight[:, 0] = 0.0
-        model.lm_head.weight[tokens.eos_token_id, 0] = 0.7
+        model.lm_head.weight[tokens.eos_token_id, 0] = end
     return model.eval()
+
+
+def rollout_output(prompt: str, label: str, rewards: dict[str, float], n_tokens: int) -> dict:
+    """What a rollout actor of OpenRLHF gives for a sample: two tokens of the prompt, then the response."""
+    return {
+        "prompt": prompt,
+        "label": label,
+        "observation_tokens": [1, 2] + [3] * n_tokens,
+        "action_ranges": [(2, 2 + n_tokens)],
+        "rollout_log_probs": None,
+        "truncated": False,
+        "reward": sum(rewards.values()),
+        "scores": sum(rewards.values()),
+        "extra_logs": rewards,
+    }
+
+
+def made_up_step(progress: Progress, rewards: torch.Tensor | None = None) -> None:
+    """A step without a model, recorded as every engine records its own."""
+    spec = progress.spec
+    shape, samples = (spec.prompts_per_step, spec.group_size), spec.prompts_per_step * spec.group_size
+    rewards = torch.ones(*shape, len(spec.rewards)).double() if rewards is None else rewards
+    lengths = torch.ones(shape, dtype=torch.long)
+    rollouts = Rollouts([PROBLEMS[0]] * samples, ["x"] * samples, rewards, lengths, progress.method(rewards, lengths))
+    progress.complete_step(rollouts, dict.fromkeys(ENGINE_METRICS, 1.0), 0.1)
 
 
 def write_inputs(directory: Path) -> dict[str, Path]:

@@ -35,7 +35,7 @@ from dara.runs import Evaluation, evaluation_id, joined, plan_runs
 from dara.status import is_held
 from dara.store import LockedError, directory_lock, reason_to_keep
 from dara.training.openrlhf.command import STATES, output_of
-from dara.training.run_files import RESUME_ONLY, checkpoints
+from dara.training.run import RESUME_ONLY, checkpoints
 
 log = logging.getLogger(__name__)
 

@@ -224,11 +224,11 @@ def check_trackers(plan: WorkflowPlan) -> None:
 
     Runs of OpenRLHF are made in another environment, whose file has both packages.
     """
-    from dara.training import run_files
+    from dara.training.run import check_trackers as check_installed
 
     if any(not plan.engine(run).program for run in plan.left):
         with errors_at(f"trackers of preset {plan.name}"):
-            run_files.check_trackers(plan.configuration.preset.trackers)
+            check_installed(plan.configuration.preset.trackers)
 
 
 def check_preset_of_files(values: Mapping[str, Any], files: Sequence[Path]) -> None:

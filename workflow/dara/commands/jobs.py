@@ -337,7 +337,7 @@ def _deadline(time_limit: str, minutes: float | None) -> Deadline | None:
         raise ValueError("--minutes is missing: --time-limit enforced needs the time limit of this job")
     from dara.training.stopping import Deadline
 
-    return Deadline.of(minutes, STARTED)
+    return Deadline(minutes, STARTED)
 
 
 def _command_line(spec: RunSpec, resources: Resources, manifest: Path | None, scratch: Path | None) -> str:

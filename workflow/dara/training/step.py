@@ -1,4 +1,4 @@
-"""A step of a run, the same for every engine: its rewards, the method's advantages, its metrics, and its record.
+"""A step of a run, the same for every engine: its prompts and rewards, the advantages, its metrics, and its record.
 
 A rollout batch is processed in this order: `score_sample` scores each response, `batch_advantages` computes from the
 rewards (B, G, K) the advantages (B, G) for the engine's loss, and `Progress.complete_step` writes the metrics.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import math
+import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,10 +23,9 @@ from torch import Tensor
 from dara.methods import Method, Output, energies, load_method
 from dara.rewards import load_rewards, reward_ranges, score
 from dara.specs import RunSpec
-from dara.training import run_files
-from dara.training.run import title
-from dara.training.run_files import Metrics, RunRecord
-from dara.training.stopping import Deadline, Divergence, divergence
+from dara.training import run
+from dara.training.run import RunRecord
+from dara.training.stopping import Deadline, Divergence, Metrics, divergence
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,20 @@ class Rollouts:
     filtered: Mapping[str, float] | None = None  # filter/*
 
 
-# --- rewards ----------------------------------------------------------------------------------------------------------
+def prompt_positions(rows: int, seed: int) -> Iterator[int]:
+    """Yield indices of rows without end: a random permutation, and a new one whenever all rows are used.
+
+    The order depends on `seed` and not on the method, so that paired runs see the same prompts.
+    """
+    rng = np.random.default_rng(seed)
+    while True:
+        yield from rng.permutation(rows).tolist()
+
+
+def training_rows(rows: list[dict[str, str]], spec: RunSpec) -> list[dict[str, str]]:
+    """Return the prompts of all steps of a run without a filter, in order: steps x prompts_per_step rows."""
+    needed = spec.steps * spec.prompts_per_step
+    return [rows[i] for i in islice(prompt_positions(len(rows), spec.seed), needed)]
 
 
 class RewardError(ValueError):
@@ -75,11 +89,9 @@ def score_sample(
 ) -> dict[str, float]:
     """Return the K rewards of one response by name, in the order of `names`.
 
-    prompt_id: for errors. response: the decoded response tokens without special tokens. n_tokens: their number, the end
-    token included.
-
-    Raises RewardError, with the cause, the prompt and the response, for any exception in a reward and for a value that
-    is not finite: a missing reward never becomes 0.
+    response: the decoded tokens without special tokens. n_tokens: their number, the end token included. Raises
+    RewardError, with the cause, the prompt and the response, for any exception in a reward and for a value that is not
+    finite: a missing reward never becomes 0.
     """
     sample = f"for prompt {prompt_id} ({_shown(prompt)}) and response {_shown(response)}"
     try:
@@ -88,10 +100,11 @@ def score_sample(
         raise RewardError(
             f"the rewards {', '.join(names)} failed ({type(error).__name__}: {error}) {sample}"
         ) from error
-    for name, value in zip(names, values, strict=True):
+    scores = dict(zip(names, values, strict=True))
+    for name, value in scores.items():
         if value is None or not math.isfinite(value):
             raise RewardError(f"reward {name} is {value}, not a number, {sample}")
-    return dict(zip(names, values, strict=True))
+    return scores
 
 
 def _shown(text: str) -> str:
@@ -101,24 +114,19 @@ def _shown(text: str) -> str:
     return f"{text[: SHOWN // 2]!r} ... {text[-SHOWN // 2 :]!r} ({len(text)} characters)"
 
 
-# --- advantages -------------------------------------------------------------------------------------------------------
-
-
 def run_method(spec: RunSpec, methods_dir: Path | None = None) -> Method:
     """Return the method of a run with its parameters, and load the run's own rewards.
 
     In a run with `final_normalization: token`, methods that would normalise over responses normalise over tokens; a
-    method with another normalisation, of its own or by its parameters, keeps it.
-    methods_dir: the directory to which paths of a user's own files are relative.
+    method with another normalisation keeps it. methods_dir: to which paths of a user's own files are relative.
     """
     load_rewards(spec.task, {name: one.function for name, one in spec.reward_functions.items()}, methods_dir)
-    entry = spec.method
-    method = load_method(entry.name, function=entry.function, base_dir=methods_dir, **entry.params)
+    entry, own_file = spec.method, {"function": spec.method.function, "base_dir": methods_dir}
+    method = load_method(entry.name, **own_file, **entry.params)
     own = method.default_final_normalization == "response" and "final_normalization" not in entry.params
     if spec.final_normalization == "own" or not own:
         return method
-    params = {**entry.params, "final_normalization": spec.final_normalization}
-    return load_method(entry.name, function=entry.function, base_dir=methods_dir, **params)
+    return load_method(entry.name, **own_file, **entry.params, final_normalization=spec.final_normalization)
 
 
 def batch_advantages(
@@ -130,27 +138,17 @@ def batch_advantages(
     penalty (B, G): GRPO only, added to the sum of the rewards before the group's z-score; densities, weights and
     energies are those of the rewards alone.
     """
-    ranges = reward_ranges(spec.task, spec.rewards)
-    output = method(rewards, lengths=lengths, ranges=ranges)
+    output = method(rewards, lengths=lengths, ranges=reward_ranges(spec.task, spec.rewards))
     if penalty is not None:
-        output = replace(output, advantages=_penalised_grpo(spec, rewards, lengths, penalty))
+        # GRPO depends only on the sum, so the penalty is one more reward.
+        params = dict(spec.method.params)
+        if params.get("reward_weights") is not None:
+            params["reward_weights"] = (*params["reward_weights"], 1.0)
+        with_penalty = torch.cat([rewards, penalty.to(rewards)[..., None]], dim=-1)
+        output = replace(output, advantages=load_method("grpo", **params)(with_penalty, lengths=lengths).advantages)
     # The advantages carry the method's loss weight: for q >= 0 the clipped surrogate of q A is q times that of A, so no
     # engine changes its loss.
     return output, output.advantages * output.loss_weight
-
-
-def _penalised_grpo(spec: RunSpec, rewards: Tensor, lengths: Tensor, penalty: Tensor) -> Tensor:
-    """Return GRPO's advantages with the penalty as one more reward: GRPO depends only on the sum."""
-    if spec.method.name != "grpo":
-        raise ValueError(f"a penalty on the summed reward is for grpo, not for {spec.method.name}")
-    params = dict(spec.method.params)
-    if params.get("reward_weights") is not None:
-        params["reward_weights"] = (*params["reward_weights"], 1.0)
-    with_penalty = torch.cat([rewards, penalty.to(rewards)[..., None]], dim=-1)
-    return load_method("grpo", **params)(with_penalty, lengths=lengths).advantages
-
-
-# --- metrics ----------------------------------------------------------------------------------------------------------
 
 
 def metric_names(rewards: Sequence[str]) -> list[str]:
@@ -171,18 +169,15 @@ def step_metrics(
     engine: Mapping[str, float],
     filtered: Mapping[str, float] | None = None,
 ) -> dict[str, float | int]:
-    """Return one line of metrics.jsonl (schema 1).
+    """Return one line of metrics.jsonl (schema 1); ValueError for other names of an engine, or a name written twice.
 
-    step: 1-based number of the rollout batch. names: the K rewards. pool_rewards (P, G, K) and pool_lengths (P, G): the
-    whole rollout pool, before any group is filtered; lengths in tokens, end token included. output: the method's
-    output for its B groups. engine: ENGINE_METRICS, exactly, and KL_REFERENCE where the loss has a KL.
-    filtered: `filter/*`, where a filter is on.
-    Standard deviations have divisor n - 1. An energy is the sum of squares over all responses; the energy of the
-    contributions omits responses that the method does not keep.
-
-    Raises ValueError if shapes or names do not match, or if a name would be written twice.
+    step: from 1. names: the K rewards. pool_rewards (P, G, K) and pool_lengths (P, G), in tokens with the end token:
+    the pool before any group is filtered. output: the method's, for its B groups. engine: ENGINE_METRICS, exactly, and
+    KL_REFERENCE where the loss has a KL. filtered: `filter/*`, where a filter is on. Standard deviations have divisor
+    n - 1. An energy is a sum of squares over all responses; that of the contributions omits those that are not kept.
     """
-    _check(names, pool_rewards, pool_lengths, output.z, engine)
+    if set(engine) - {KL_REFERENCE} != set(ENGINE_METRICS):
+        raise ValueError(f"the engine's metrics are {sorted(engine)}; they must be {sorted(ENGINE_METRICS)}")
     groups, group_size, _ = output.z.shape
     pool = pool_rewards.double().flatten(0, 1)
     line: dict[str, float | int] = {"schema": SCHEMA, "step": step}
@@ -205,20 +200,6 @@ def step_metrics(
             raise ValueError(f"the method's diagnostic {name!r} is the name of a metric of every step; rename it")
         line[name] = float(value)
     return line
-
-
-def _check(names: Sequence[str], rewards: Tensor, lengths: Tensor, z: Tensor, engine: Mapping[str, float]) -> None:
-    if rewards.ndim != 3 or rewards.shape[-1] != len(names):
-        raise ValueError(f"pool_rewards is {tuple(rewards.shape)}; it must be (groups, responses, {len(names)})")
-    if lengths.shape != rewards.shape[:2]:
-        raise ValueError(f"pool_lengths is {tuple(lengths.shape)}; it must be {tuple(rewards.shape[:2])}")
-    if z.shape[1:] != rewards.shape[1:]:
-        raise ValueError(f"the method's z is {tuple(z.shape)}; it must be (groups, {rewards.shape[1]}, {len(names)})")
-    if set(engine) - {KL_REFERENCE} != set(ENGINE_METRICS):
-        raise ValueError(f"the engine's metrics are {sorted(engine)}; they must be {sorted(ENGINE_METRICS)}")
-
-
-# --- a run, step by step ----------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -271,56 +252,98 @@ class Progress:
         if found:
             return found
         if step in spec.checkpoint_steps:
-            record.samples += reading_samples(spec, step, rollouts)
-        run_files.append_metrics(self.directory, line)
+            self._keep_samples(rollouts)
+        run.append_metrics(self.directory, line)
         record.metrics.append(line)
         record.rewards.append(rollouts.rewards.numpy())
         record.lengths.append(rollouts.lengths.numpy())
         record.seconds.append(round(seconds, 4))
-        report(spec, record)
+        if step in (1, spec.steps) or step % REPORT_EVERY == 0:
+            self._report(line)
         self.track(line)
         return None
+
+    def _keep_samples(self, rollouts: Rollouts) -> None:
+        """Keep a few responses of the step for people to read: the first of each of evenly spread prompts."""
+        spec = self.spec
+        for b in range(0, spec.prompts_per_step, max(1, spec.prompts_per_step // SAMPLES))[:SAMPLES]:
+            sample = {
+                "step": self.step,
+                **rollouts.rows[b * spec.group_size],
+                "response": rollouts.responses[b * spec.group_size],
+                "n_tokens": rollouts.lengths[b, 0].item(),
+                "rewards": dict(zip(spec.rewards, rollouts.rewards[b, 0].tolist(), strict=True)),
+                "advantage": rollouts.output.advantages[b, 0].item(),
+            }
+            self.record.samples.append(sample)
+
+    def _report(self, line: Metrics) -> None:
+        spec, step, pace = self.spec, self.record.steps, float(np.mean(self.record.seconds[-REPORT_EVERY:]))
+        means = " ".join(f"{name} {line[f'reward/{name}/mean']:.3g}" for name in spec.rewards)
+        densities = " ".join(f"{line[f'density/{name}']:.2f}" for name in spec.rewards)
+        minutes, seconds = divmod(round(pace * (spec.steps - step)), 60)
+        log.info(
+            "%s | step %d/%d | %s | density %s | %.2f s/step, %d:%02d left",
+            *(run.title(spec), step, spec.steps, means, densities, pace, minutes, seconds),
+        )
 
     def complete_checkpoint(self, written: Path) -> None:
         """Give a fully written checkpoint its name, after everything that a resume from it needs is written."""
         if self.method.has_state:
             torch.save(self.method.state_dict(), written / "method_state.pt")
-        run_files.save(self.directory, self.record, self.spec)
-        run_files.complete_checkpoint(self.directory, written, self.record.steps)
+        run.save(self.directory, self.record, self.spec)
+        run.complete_checkpoint(self.directory, written, self.record.steps)
 
     def check_deadline(self) -> None:
         """Raise OutOfTime or LimitTooShort, after a step and its checkpoint if it has one, if the time is too short."""
         if self.deadline:
             seconds = self.record.seconds[self._done :]
-            self.deadline.after_step(self.record.steps, self.spec.checkpoint_steps, seconds, time.monotonic())
+            self.deadline.check(self.record.steps, self.spec.checkpoint_steps, seconds, time.monotonic())
 
 
-def reading_samples(spec: RunSpec, step: int, rollouts: Rollouts) -> list[dict[str, Any]]:
-    """Return a few responses of a step for people to read: the first of each of evenly spread prompts."""
-    prompts = range(0, spec.prompts_per_step, max(1, spec.prompts_per_step // SAMPLES))[:SAMPLES]
-    return [
-        {
-            "step": step,
-            **rollouts.rows[b * spec.group_size],
-            "response": rollouts.responses[b * spec.group_size],
-            "n_tokens": rollouts.lengths[b, 0].item(),
-            "rewards": dict(zip(spec.rewards, rollouts.rewards[b, 0].tolist(), strict=True)),
-            "advantage": rollouts.output.advantages[b, 0].item(),
-        }
-        for b in prompts
-    ]
+def weights_are_finite(parameters: Iterable[torch.nn.Parameter]) -> bool:
+    """Return whether no weight of this rank is NaN or infinite; ZeRO stage 3 has a rank's shard in `ds_tensor`."""
+    return all(torch.isfinite(getattr(parameter, "ds_tensor", parameter)).all().item() for parameter in parameters)
 
 
-def report(spec: RunSpec, record: RunRecord) -> None:
-    """Log a progress line at the first and last step and every few steps."""
-    step = record.steps
-    if step not in (1, spec.steps) and step % REPORT_EVERY:
-        return
-    line, pace = record.metrics[-1], float(np.mean(record.seconds[-REPORT_EVERY:]))
-    means = " ".join(f"{name} {line[f'reward/{name}/mean']:.3g}" for name in spec.rewards)
-    densities = " ".join(f"{line[f'density/{name}']:.2f}" for name in spec.rewards)
-    minutes, seconds = divmod(round(pace * (spec.steps - step)), 60)
-    log.info(
-        "%s | step %d/%d | %s | density %s | %.2f s/step, %d:%02d left",
-        *(title(spec), step, spec.steps, means, densities, pace, minutes, seconds),
-    )
+@contextmanager
+def trackers(
+    names: Sequence[str], directory: Path, run_id: str, lines: Iterable[Metrics]
+) -> Iterator[Callable[[Metrics], None]]:
+    """Yield a function that gives a line of metrics to the trackers `names` of a run, in `<directory>/trackers/`.
+
+    Their files are rewritten at each start from the steps so far (`lines`), so a resumed run has no step twice. There
+    is no network access. Raises ValueError for an unknown name and for a tracker whose package is not installed.
+    """
+    run.check_trackers(names)
+    root, writer, wandb_run = directory / "trackers", None, None
+    shutil.rmtree(root, ignore_errors=True)
+
+    def track(line: Metrics) -> None:
+        values, step = {k: float(value) for k, value in line.items() if k not in ("schema", "step")}, int(line["step"])
+        if writer:
+            for name, value in values.items():
+                writer.add_scalar(name, value, step)
+            writer.flush()
+        if wandb_run:
+            wandb_run.log(values, step)
+
+    with ExitStack() as stack:
+        if "tensorboard" in names:
+            from torch.utils.tensorboard import SummaryWriter
+
+            writer = stack.enter_context(closing(SummaryWriter(log_dir=str(root / "tensorboard" / run_id))))
+        if "wandb" in names:
+            import wandb
+
+            (root / "wandb").mkdir(parents=True)
+            quiet = {"console": "off", "silent": True, "disable_git": True, "save_code": False}
+            settings = wandb.Settings(**quiet, disable_job_creation=True, x_disable_stats=True)
+            stack.callback(wandb.teardown)  # waits until wandb's process has written everything; `finish` does not
+            # The mode is passed explicitly, because it then overrides the environment.
+            where = {"project": "dara", "dir": str(root / "wandb"), "mode": "offline"}
+            wandb_run = wandb.init(**where, id=run_id, name=run_id, settings=settings)
+            stack.callback(wandb_run.finish)
+        for line in lines:
+            track(line)
+        yield track

@@ -11,15 +11,14 @@ import platform
 import random
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
-import tokenizers
 import torch
 import torch.nn.functional as F
-import transformers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from dara.config import Architecture, DataSpec, WarmStart
+from dara.config import Architecture, WarmStart
 from dara.data import source_of
 from dara.data.generated import demonstration_parameters, draw, held_out
 from dara.files import read_json
@@ -43,28 +42,27 @@ def warm_start(spec: ModelSpec, data_dir: Path, scratch: Path, manifest: Path) -
     was made from another specification, if a parameter does not fit the source, or if the loss is not finite.
     """
     started = time.monotonic()
-    _check_data(spec.data, data_dir)
+    prepared = data_dir / MANIFEST
+    if not prepared.is_file():
+        raise ValueError(f"{prepared} is missing; prepare the data set first (dara prepare)")
+    if read_json(prepared)["data"] != spec.data.model_dump(mode="json"):
+        raise ValueError(f'{prepared}: "data" differs from the model\'s data specification; prepare the data set again')
     quiet()
     tokenizer = PreTrainedTokenizerFast.from_pretrained(data_dir / "tokenizer")
     with one_thread():
         model = build_model(spec.architecture, tokenizer, spec.warm_start.seed)
-        loss = fit(
-            model, demonstration_batches(spec, tokenizer), spec.warm_start, pad=tokenizer.pad_token_id, name=spec.name
-        )
+        loss = fit(model, demonstration_batches(spec, tokenizer), spec, pad=tokenizer.pad_token_id)
     directory = scratch / "models" / model_id(spec)
     with assembled(directory) as staging:
         model.save_pretrained(staging)
         tokenizer.save_pretrained(staging)
-    versions = {"torch": torch, "transformers": transformers, "tokenizers": tokenizers}
+    versions = {name: version(name) for name in ("torch", "transformers", "tokenizers")}
     content = {
         "model": spec.model_dump(mode="json"),
         "directory": str(directory),
         "sha256": checksums(directory),
         "loss": loss,
-        "versions": {
-            "python": platform.python_version(),
-            **{name: str(package.__version__) for name, package in versions.items()},
-        },
+        "versions": {"python": platform.python_version(), **versions},
     }
     write_manifest(manifest, content)
     logger.info("warm start of %s | done | loss %.3f | %.0f s", spec.name, loss, time.monotonic() - started)
@@ -113,35 +111,34 @@ def demonstration_batches(spec: ModelSpec, tokenizer: PreTrainedTokenizerFast) -
         yield [(p, [*a, tokenizer.eos_token_id]) for p, a in zip(prompts, answers, strict=True)]
 
 
-def fit(model: LlamaForCausalLM, batches: Iterator[list[Pair]], recipe: WarmStart, *, pad: int, name: str) -> float:
-    """Train `model` in place for `recipe.steps` steps; return the last batch's loss in nats per response token.
+def fit(model: LlamaForCausalLM, batches: Iterator[list[Pair]], spec: ModelSpec, *, pad: int) -> float:
+    """Train `model` in place by the recipe of `spec`; return the last batch's loss in nats per response token.
 
     Raises ValueError as soon as a loss is not finite.
     """
+    recipe, last = spec.warm_start, spec.warm_start.steps
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=recipe.learning_rate, betas=recipe.betas, weight_decay=recipe.weight_decay, fused=True
     )
     model.train()
     started, value = time.monotonic(), math.nan
-    for step in range(recipe.steps):
+    for step in range(1, last + 1):
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, recipe)
+            group["lr"] = learning_rate(step - 1, recipe)
         loss = response_loss(model, next(batches), pad)
         value = loss.item()
         if not math.isfinite(value):
             raise ValueError(
-                f"the warm start diverged: its loss is {value} at step {step + 1} of {recipe.steps}; "
+                f"the warm start diverged: its loss is {value} at step {step} of {last}; "
                 f"warm_start.learning_rate {recipe.learning_rate} is probably too large"
             )
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.max_grad_norm)
         optimizer.step()
-        if (step + 1) % LOG_EVERY == 0 or step + 1 == recipe.steps:
-            left = (time.monotonic() - started) / (step + 1) * (recipe.steps - step - 1)
-            logger.info(
-                "warm start of %s | step %d/%d | loss %.3f | %.0f s left", name, step + 1, recipe.steps, value, left
-            )
+        if step % LOG_EVERY == 0 or step == last:
+            left = (time.monotonic() - started) / step * (last - step)
+            logger.info("warm start of %s | step %d/%d | loss %.3f | %.0f s left", spec.name, step, last, value, left)
     model.eval()
     return value
 
@@ -168,11 +165,3 @@ def response_loss(model: LlamaForCausalLM, batch: list[Pair], pad: int) -> torch
     hidden = model.model(input_ids=tokens[:, :-1], use_cache=False).last_hidden_state  # (B, T - 1, hidden)
     following = answered[:, 1:]
     return F.cross_entropy(model.lm_head(hidden[following]), tokens[:, 1:][following])
-
-
-def _check_data(data: DataSpec, data_dir: Path) -> None:
-    manifest = data_dir / MANIFEST
-    if not manifest.is_file():
-        raise ValueError(f"{manifest} is missing; prepare the data set first (dara prepare)")
-    if read_json(manifest)["data"] != data.model_dump(mode="json"):
-        raise ValueError(f'{manifest}: "data" differs from the model\'s data specification; prepare the data set again')

@@ -1,4 +1,4 @@
-"""OpenRLHF 0.11.2's command line for a run, and the settings for which it has no flag.
+"""OpenRLHF 0.11.2's command line for a run, the settings for which it has no flag, and the states to resume from.
 
 Every flag that depends on a method, an experiment or the hardware is set here only. `Settings` passes the rest to the
 processes of a run: the method and its filter, the seed of the sampler, float32, vLLM's number of sequences.
@@ -7,22 +7,26 @@ processes of a run: the method and its filter, the seed of the sampler, float32,
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 
 from dara.config import Resources
-from dara.files import write_atomically
+from dara.files import remove, write_atomically
 from dara.runs import run_id
 from dara.specs import Model, RunSpec
+from dara.training.run import checkpoints
 
 PROGRAM = ("python", "-m", "openrlhf.cli.train_ppo_ray")
 PROMPTS = "prompts.jsonl"
 REWARD_FILE = "reward.py"
+SETTINGS = "settings.json"
+OUTCOME = "outcome.json"
+PROGRESS = "progress.log"
 STATES = "_actor"
 """Directory of DeepSpeed's states in OpenRLHF, below `output_of` a run."""
+MARKER = "trainer_state.json"
+"""File in a step_<N> that has a complete state; one of run.RESUME_ONLY, so only the newest step_<N> has it."""
 LAPTOP_PROMPT_TOKENS = 128
 """Maximal prompt length of the generated tasks (at most about 60 tokens are used); public data has its own limit."""
-ADAM_EPSILON = 1e-8  # PyTorch's default, which both of the authors' stacks keep
 
 Flags = dict[str, object]
 """Flag -> its value; a tuple gives several values, None is a flag without a value."""
@@ -53,16 +57,10 @@ class Settings(Model):
         """Return whether the run has GPUs; without one, OpenRLHF is adapted to the CPU."""
         return self.resources.gpus > 0
 
-    def write(self) -> Path:
-        """Write `<output>/settings.json`, and return its path."""
-        path = self.output / "settings.json"
-        write_atomically(path, self.model_dump_json(indent=2) + "\n")
-        return path
-
-    @classmethod
-    def read(cls, path: Path) -> Settings:
-        """Return the settings that `write` wrote."""
-        return cls.model_validate_json(path.read_bytes())
+    @property
+    def devices(self) -> int:
+        """Return the number of the policy's ranks: GPUs, or one process on the CPU."""
+        return max(self.resources.gpus, 1)
 
 
 def output_of(directory: Path) -> Path:
@@ -70,46 +68,94 @@ def output_of(directory: Path) -> Path:
     return directory / "openrlhf"
 
 
+def state_tag(step: int) -> str:
+    """Return OpenRLHF's name of a step."""
+    return f"global_step{step}"
+
+
+def last_resumable(directory: Path) -> int:
+    """Return the newest step to resume from, with complete checkpoint and state; 0 if there is none."""
+    states, complete = output_of(directory) / STATES, checkpoints(directory).items()
+    return max(
+        (step for step, path in complete if (path / MARKER).is_file() and (states / state_tag(step)).is_dir()),
+        default=0,
+    )
+
+
+def remove_other_states(output: Path, step: int) -> None:
+    """Delete DeepSpeed's states of all steps but `step`."""
+    for path in (output / STATES).glob("global_step*"):
+        if path.name != state_tag(step):
+            remove(path)
+
+
+def prepare_output(output: Path, step: int) -> None:
+    """Reduce an interrupted start's output to the state of `step`, and make that state the latest.
+
+    A start may have been killed between writing a state and completing its checkpoint; DeepSpeed would load that state.
+    """
+    if step == 0:
+        remove(output)
+    output.mkdir(parents=True, exist_ok=True)
+    if step:
+        for path in output.iterdir():
+            if path.name != STATES and not path.name.startswith("advantages_"):
+                remove(path)
+        remove_other_states(output, step)
+        write_atomically(output / STATES / "latest", state_tag(step))
+
+
 def command_line(spec: RunSpec, resources: Resources, *, model: Path, output: Path, resume: bool = False) -> list[str]:
     """Return the arguments of OpenRLHF's `train_ppo_ray`: flags and values, without the program.
 
-    Args:
-        spec: the run.
-        resources: its hardware; `gpus` 0 gives the flags of a machine without a GPU.
-        model: directory of the base model in Hugging Face form.
-        output: directory of OpenRLHF's own checkpoints. The prompts are there (prompts.jsonl, with the keys `input`,
-            the rendered prompt, and `label`), and reward.py, with the class `AgentExecutor` that generates a response
-            and scores it.
-        resume: continue from the last complete checkpoint.
+    resources: the run's hardware; `gpus` 0 gives the flags of a machine without a GPU. model: directory of the base
+    model in Hugging Face form. output: directory of OpenRLHF's own checkpoints. The prompts are there (prompts.jsonl,
+    with the keys `input`, the rendered prompt, and `label`), and reward.py, with the class `AgentExecutor` that
+    generates a response and scores it. resume: continue from the last complete checkpoint.
 
-    Raises:
-        ValueError: the run is for another engine, or its batches cannot be divided among the GPUs.
+    Raises ValueError if the run is for another engine, or its batches cannot be divided among the GPUs.
     """
     check_resources(spec, resources)
+    prompt_tokens = getattr(spec.data, "max_prompt_tokens", LAPTOP_PROMPT_TOKENS)
     flags: Flags = {
         "--actor.model_name_or_path": model,
-        **_data(spec, output / PROMPTS),
-        **_rollout(spec),
+        "--data.prompt_dataset": output / PROMPTS,
+        "--data.input_key": "input",  # already rendered: no chat template, no input template
+        "--data.label_key": "label",
+        # Prompt and response together; also vLLM's context.
+        "--data.max_len": prompt_tokens + spec.sampling.max_response_tokens,
+        # Groups that are trained on; a filter draws its candidates around this number.
+        "--rollout.batch_size": spec.prompts_per_step,
+        "--rollout.n_samples_per_prompt": spec.group_size,
+        "--rollout.max_new_tokens": spec.sampling.max_response_tokens,
+        "--rollout.temperature": spec.sampling.temperature,
+        "--rollout.top_p": spec.sampling.top_p,
         "--train.agent_func_path": output / REWARD_FILE,
         **_update(spec),
-        **_loss(spec),
         **_kl(spec),
-        **_placement(resources),
-        **(_gpu(spec, resources) if resources.gpus else _cpu(spec)),
-        **_checkpoints(spec, output, resume),
+        **_hardware(spec, resources),
+        "--ckpt.path": output,
+        "--ckpt.output_dir": output / "final",
+        "--ckpt.save_steps": spec.checkpoint_every,
+        "--ckpt.save_hf": None,
+        # OpenRLHF deletes before it writes: with 1 there would briefly be no complete optimiser state.
+        "--ckpt.max_num": 2,
+        "--ckpt.best_metric_key": "none",  # no checkpoint is chosen by its scores
+        **({"--ckpt.load_enable": None} if resume else {}),
+        "--logger.logging_steps": 1,
     }
-    return _arguments(flags)
+    arguments: list[str] = []
+    for flag, value in flags.items():
+        values = value if isinstance(value, tuple) else () if value is None else (value,)
+        arguments += [flag, *(str(one) for one in values)]
+    return arguments
 
 
 def command_text(spec: RunSpec, resources: Resources, *, model: Path, output: Path) -> str:
     """Return the command line for people: the program, then one flag with its values per line, quoted for a shell."""
-    lines = [shlex.join(PROGRAM)]
-    for argument in command_line(spec, resources, model=model, output=output):
-        if argument.startswith("--"):
-            lines.append("  " + argument)
-        else:
-            lines[-1] += " " + shlex.quote(argument)
-    return " \\\n".join(lines) + "\n"
+    arguments = command_line(spec, resources, model=model, output=output)
+    words = [f" \\\n  {one}" if one.startswith("--") else f" {shlex.quote(one)}" for one in arguments]
+    return shlex.join(PROGRAM) + "".join(words) + "\n"
 
 
 def responses_per_update(spec: RunSpec) -> int:
@@ -122,45 +168,24 @@ def check_resources(spec: RunSpec, resources: Resources) -> None:
     if spec.engine != "openrlhf":
         raise ValueError(f"run {run_id(spec)} is for engine {spec.engine}; OpenRLHF trains runs with engine: openrlhf")
     gpus, shared = resources.gpus, resources.tensor_parallel
-    if gpus and spec.precision == "float32":
+    if not gpus:
+        return
+    if spec.precision == "float32":
         raise ValueError(
             f"run {run_id(spec)}: precision float32 is for machines without a GPU; set precision: bfloat16"
         )
-    if gpus and gpus % shared:
-        raise ValueError(
-            f"config/models.yaml: {spec.model.name}.resources: gpus {gpus} must be a multiple of tensor_parallel "
-            f"{shared}"
-        )
-    if gpus and responses_per_update(spec) % gpus:
+    if gpus % shared:
+        where = f"config/models.yaml: {spec.model.name}.resources"
+        raise ValueError(f"{where}: gpus {gpus} must be a multiple of tensor_parallel {shared}")
+    if responses_per_update(spec) % gpus:
         raise ValueError(
             f"config/models.yaml: {spec.model.name}.resources.gpus: the {responses_per_update(spec)} responses of an "
             f"update cannot be divided among {gpus} GPUs"
         )
 
 
-def _data(spec: RunSpec, prompts: Path) -> Flags:
-    limit = getattr(spec.data, "max_prompt_tokens", LAPTOP_PROMPT_TOKENS)
-    return {
-        "--data.prompt_dataset": prompts,
-        "--data.input_key": "input",  # already rendered: no chat template, no input template
-        "--data.label_key": "label",
-        # Prompt and response together; also vLLM's context.
-        "--data.max_len": limit + spec.sampling.max_response_tokens,
-    }
-
-
-def _rollout(spec: RunSpec) -> Flags:
-    return {
-        # Groups that are trained on; a filter draws its candidates around this number.
-        "--rollout.batch_size": spec.prompts_per_step,
-        "--rollout.n_samples_per_prompt": spec.group_size,
-        "--rollout.max_new_tokens": spec.sampling.max_response_tokens,
-        "--rollout.temperature": spec.sampling.temperature,
-        "--rollout.top_p": spec.sampling.top_p,
-    }
-
-
 def _update(spec: RunSpec) -> Flags:
+    """Return the flags of the updates: optimiser, loss and advantages."""
     optimizer = spec.optimizer
     return {
         "--train.seed": spec.seed,
@@ -171,21 +196,16 @@ def _update(spec: RunSpec) -> Flags:
         "--actor.optim": "adam",
         "--actor.adam.lr": optimizer.learning_rate,
         "--actor.adam.betas": optimizer.betas,
-        "--actor.adam.eps": ADAM_EPSILON,
+        "--actor.adam.eps": 1e-8,  # PyTorch's default, which both of the authors' stacks keep
         "--actor.adam.weight_decay": optimizer.weight_decay,
         "--actor.max_norm": optimizer.max_grad_norm,
         # OpenRLHF's default is a cosine with 3 % warm-up.
         "--actor.lr_scheduler": "constant",
         "--actor.lr_warmup_ratio": 0.0,
-    }
-
-
-def _loss(spec: RunSpec) -> Flags:
-    return {
         "--actor.policy_loss_type": "ppo",
         "--actor.loss_agg_mode": "token-mean",  # over all tokens of an update, on all GPUs
-        "--actor.eps_clip_low_high": (spec.optimizer.clip_low, spec.optimizer.clip_high),
-        **({} if spec.optimizer.dual_clip is None else {"--actor.dual_clip": spec.optimizer.dual_clip}),
+        "--actor.eps_clip_low_high": (optimizer.clip_low, optimizer.clip_high),
+        **({} if optimizer.dual_clip is None else {"--actor.dual_clip": optimizer.dual_clip}),
         # Set even if it is 0, because it enables the entropy metric.
         "--actor.entropy_coef": spec.entropy_coefficient,
         # OpenRLHF uses it for the batch's form (groups, no critic); the run's method makes the advantages.
@@ -206,22 +226,32 @@ def _kl(spec: RunSpec) -> Flags:
     return flags | ({"--algo.kl.use_loss": None} if kl.placement == "loss" else {})
 
 
-def _placement(resources: Resources) -> Flags:
+def _hardware(spec: RunSpec, resources: Resources) -> Flags:
     """Return the flags by which policy, reference model and vLLM take turns on the same GPUs (CPU: one Ray token)."""
-    devices = max(resources.gpus, 1)
-    return {
+    gpus, devices = resources.gpus, max(resources.gpus, 1)
+    placement: Flags = {
         "--train.colocate_all": None,
         "--actor.num_nodes": 1,
         "--actor.num_gpus_per_node": devices,
         "--ref.num_nodes": 1,
         "--ref.num_gpus_per_node": devices,
-        "--vllm.num_engines": devices // resources.tensor_parallel if resources.gpus else 1,
-        "--vllm.tensor_parallel_size": resources.tensor_parallel if resources.gpus else 1,
+        "--vllm.num_engines": gpus // resources.tensor_parallel if gpus else 1,
+        "--vllm.tensor_parallel_size": resources.tensor_parallel if gpus else 1,
     }
-
-
-def _gpu(spec: RunSpec, resources: Resources) -> Flags:
+    if not gpus:  # no sharding, no packing (flash-attn is CUDA only) and no sleep mode
+        return {
+            **placement,
+            **({"--ds.param_dtype": "bf16"} if spec.precision == "bfloat16" else {}),  # there is no name for float32
+            "--ds.zero_stage": 2,
+            "--ds.attn_implementation": "sdpa",
+            "--train.micro_batch_size": responses_per_update(spec),
+            "--rollout.micro_batch_size": responses_per_update(spec),
+            "--vllm.gpu_memory_utilization": 0.2,  # share of main memory, which vLLM checks before it starts
+            "--vllm.enforce_eager": None,
+            "--vllm.sync_backend": "gloo",
+        }
     return {
+        **placement,
         "--ds.param_dtype": "bf16",  # of the weights that compute; the optimiser's are float32
         # Weights, gradients and optimiser state in shards, as the authors' FSDP; a lower stage keeps the reference
         # model on the GPU in spite of --ref.offload.
@@ -244,39 +274,3 @@ def _gpu(spec: RunSpec, resources: Resources) -> Flags:
         "--ref.offload": None,
         "--vllm.sync_backend": "nccl",
     }
-
-
-def _cpu(spec: RunSpec) -> Flags:
-    """Return the flags without a GPU: no sharding, no packing (flash-attn is CUDA only) and no sleep mode."""
-    return {
-        **({"--ds.param_dtype": "bf16"} if spec.precision == "bfloat16" else {}),  # there is no name for float32
-        "--ds.zero_stage": 2,
-        "--ds.attn_implementation": "sdpa",
-        "--train.micro_batch_size": responses_per_update(spec),
-        "--rollout.micro_batch_size": responses_per_update(spec),
-        "--vllm.gpu_memory_utilization": 0.2,  # share of main memory, which vLLM checks before it starts
-        "--vllm.enforce_eager": None,
-        "--vllm.sync_backend": "gloo",
-    }
-
-
-def _checkpoints(spec: RunSpec, output: Path, resume: bool) -> Flags:
-    return {
-        "--ckpt.path": output,
-        "--ckpt.output_dir": output / "final",
-        "--ckpt.save_steps": spec.checkpoint_every,
-        "--ckpt.save_hf": None,
-        # OpenRLHF deletes before it writes: with 1 there would briefly be no complete optimiser state.
-        "--ckpt.max_num": 2,
-        "--ckpt.best_metric_key": "none",  # no checkpoint is chosen by its scores
-        **({"--ckpt.load_enable": None} if resume else {}),
-        "--logger.logging_steps": 1,
-    }
-
-
-def _arguments(flags: Mapping[str, object]) -> list[str]:
-    arguments: list[str] = []
-    for flag, value in flags.items():
-        values = value if isinstance(value, tuple) else () if value is None else (value,)
-        arguments += [flag, *(str(one) for one in values)]
-    return arguments

@@ -17,21 +17,7 @@ from unittest import mock
 
 import torch
 
-ENVIRONMENT = {
-    "DS_ACCELERATOR": "cpu",
-    "OMP_NUM_THREADS": "1",  # the laptop's models are too small to share among threads; one run a core instead
-    "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "0",
-    "TOKENIZERS_PARALLELISM": "false",
-    "VLLM_CPU_KVCACHE_SPACE": "1",  # GB
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-}
-VLLM_ARGUMENTS = {
-    "worker_extension_cls": "dara.training.openrlhf.cpu.CpuWorker",
-    # A prompt in two chunks would draw a token for the first and discard it, but a CPU generator cannot be rewound.
-    "enable_chunked_prefill": False,
-}
-HOOK = "dara.training.openrlhf.cpu.install"
+WEIGHTS_TIMEOUT = timedelta(minutes=10)
 
 
 def install() -> None:
@@ -40,10 +26,28 @@ def install() -> None:
         _stub_flash_attn()
     device = torch.device("cpu")
     torch.cuda.current_device = lambda: device
-    torch.cuda.set_device = lambda *args: None
-    torch.cuda.synchronize = lambda *args: None
-    torch.cuda.empty_cache = lambda: None
-    torch.cuda.current_stream = lambda *args: None
+    for name in ("set_device", "synchronize", "current_stream", "empty_cache"):
+        setattr(torch.cuda, name, lambda *args: None)  # not one object, which torch would refuse under several names
+
+
+def _stub_flash_attn() -> None:
+    """Make modules with the names that OpenRLHF and transformers import; calling one is an error."""
+    import einops
+
+    def unavailable(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("flash_attn is not installed: packed samples and ring attention need a GPU")
+
+    padding = dict.fromkeys(("index_first_axis", "pad_input", "unpad_input"), unavailable)
+    modules = {
+        "flash_attn": {"__path__": []},
+        "flash_attn.bert_padding": {**padding, "rearrange": einops.rearrange},
+        "flash_attn.utils": {"__path__": []},
+        "flash_attn.utils.distributed": {"all_gather": unavailable},
+    }
+    for name, attributes in modules.items():
+        sys.modules[name] = module = types.ModuleType(name)
+        module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+        module.__dict__.update(attributes)
 
 
 def install_training() -> None:
@@ -52,17 +56,15 @@ def install_training() -> None:
     import openrlhf.trainer.ray.ppo_actor as ppo_actor
     import openrlhf.utils.deepspeed.deepspeed as deepspeed
 
-    if ppo_actor.stateless_init_process_group is process_group:
+    if ppo_actor.stateless_init_process_group is GlooGroup:
         return
     mesh = deepspeed.init_device_mesh
     deepspeed.init_device_mesh = lambda device_type, *args, **kwargs: mesh("cpu", *args, **kwargs)
-    ppo_actor.stateless_init_process_group = process_group
+    ppo_actor.stateless_init_process_group = GlooGroup
     initialise = replay_buffer.NaiveReplayBuffer.__init__
 
     def on_the_cpu(self: Any, *args: Any, **kwargs: Any) -> None:
-        with mock.patch.object(
-            torch.cuda, "current_device", return_value=0
-        ):  # the buffer names its device cuda:<number>
+        with mock.patch.object(torch.cuda, "current_device", return_value=0):  # its device is named cuda:<number>
             initialise(self, *args, **kwargs)
         self.target_device = torch.device("cpu")
 
@@ -70,15 +72,14 @@ def install_training() -> None:
 
 
 class GlooGroup:
-    """Broadcasts weights from the policy to vLLM with gloo, in place of PyNcclCommunicator and with its methods."""
+    """Broadcasts weights from the policy to vLLM with gloo, as the PyNcclCommunicator does that OpenRLHF would make."""
 
-    def __init__(self, host: str, port: int, rank: int, world_size: int, minutes: float = 10) -> None:
+    def __init__(self, host: str, port: int, rank: int, world_size: int, device: object) -> None:
         from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore
 
-        timeout = timedelta(minutes=minutes)
         # Kept, because the group does not keep its store alive.
-        self._store = TCPStore(host, port, world_size, rank == 0, timeout=timeout, wait_for_workers=False)
-        self._group = ProcessGroupGloo(PrefixStore("weights", self._store), rank, world_size, timeout)
+        self._store = TCPStore(host, port, world_size, rank == 0, timeout=WEIGHTS_TIMEOUT, wait_for_workers=False)
+        self._group = ProcessGroupGloo(PrefixStore("weights", self._store), rank, world_size, WEIGHTS_TIMEOUT)
 
     def broadcast(self, tensor: torch.Tensor, src: int, stream: object = None) -> None:
         """Overwrite `tensor` by that of rank `src`."""
@@ -92,11 +93,6 @@ class GlooGroup:
             tensor.copy_(buffer)
 
 
-def process_group(host: str, port: int, rank: int, world_size: int, device: object) -> GlooGroup:
-    """Return the group for the weights, in place of OpenRLHF's `stateless_init_process_group`."""
-    return GlooGroup(host, port, rank, world_size)
-
-
 def __getattr__(name: str) -> type:
     """Return CpuWorker to vLLM, which requests it by name before it builds the model, and adapt vLLM then.
 
@@ -106,7 +102,7 @@ def __getattr__(name: str) -> type:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from dara.training.openrlhf.node import check_names
 
-    check_names({"torch.cpu": ("_is_amx_tile_supported",), "vllm._custom_ops": ("_supports_onednn",)})
+    check_names({"torch.cpu": "_is_amx_tile_supported", "vllm._custom_ops": "_supports_onednn"})
     import vllm._custom_ops
 
     # vLLM chooses its AMX attention without requesting AMX from the kernel, and is killed by SIGILL.
@@ -124,7 +120,7 @@ class _CpuWorker:
     ) -> None:
         """Join the group in which the policy is rank 0."""
         rank = torch.distributed.get_rank() + rank_offset
-        self._model_update_group = process_group(master_address, master_port, rank, world_size, self.device)
+        self._model_update_group = GlooGroup(master_address, master_port, rank, world_size, self.device)
 
     def update_weight(self, name: str, dtype: torch.dtype, shape: Any, empty_cache: bool = False) -> None:
         """Receive one parameter."""
@@ -133,26 +129,3 @@ class _CpuWorker:
         weight = torch.empty(shape, dtype=dtype, device=self.device)
         self._model_update_group.broadcast(weight, src=0)
         self.model_runner.model.load_weights(weights=[(name, weight)])
-
-
-def _stub_flash_attn() -> None:
-    """Make modules with the names that OpenRLHF and transformers import; calling one is an error."""
-    import einops
-
-    def unavailable(*args: Any, **kwargs: Any) -> None:
-        raise RuntimeError("flash_attn is not installed: packed samples and ring attention need a GPU")
-
-    package = _module("flash_attn")
-    package.__path__ = []
-    names = dict.fromkeys(("index_first_axis", "pad_input", "unpad_input"), unavailable)
-    _module("flash_attn.bert_padding", **names, rearrange=einops.rearrange)
-    _module("flash_attn.utils").__path__ = []
-    _module("flash_attn.utils.distributed", all_gather=unavailable)
-
-
-def _module(name: str, **attributes: Any) -> types.ModuleType:
-    module = types.ModuleType(name)
-    module.__spec__ = importlib.machinery.ModuleSpec(name, None)
-    module.__dict__.update(attributes)
-    sys.modules[name] = module
-    return module

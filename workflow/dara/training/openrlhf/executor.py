@@ -1,6 +1,6 @@
 """OpenRLHF's generation with vLLM: a seed for each sample, and the rewards of the run on the response's tokens.
 
-This module is for vLLM, `actor` is for DeepSpeed: each changes OpenRLHF in its own processes of Ray.
+It is apart from `trainer`, because a process of vLLM must not import DeepSpeed.
 """
 
 from __future__ import annotations
@@ -32,22 +32,12 @@ class DaraRolloutActor(vllm_engine.RolloutRayActor.__ray_metadata__.modified_cla
         images: Any = None,
     ) -> list[dict[str, Any]]:
         """Return `num_samples` outputs of the executor, in the order of the samples."""
-        parsed = Label.loads(label)
+        request = {"prompt": prompt, "label": label, "max_length": max_length, "hf_tokenizer": hf_tokenizer}
         tasks = []
         for sample in range(num_samples):
             own = deepcopy(sampling_params)
-            own.seed = parsed.sample_seed(sample)
-            tasks.append(
-                self.executor.execute(
-                    prompt=prompt,
-                    label=label,
-                    sampling_params=own,
-                    max_length=max_length,
-                    hf_tokenizer=hf_tokenizer,
-                    llm_engine=self,
-                    images=images,
-                )
-            )
+            own.seed = Label.loads(label).sample_seed(sample)
+            tasks.append(self.executor.execute(**request, sampling_params=own, llm_engine=self, images=images))
         return await asyncio.gather(*tasks)
 
 
@@ -86,10 +76,14 @@ class RewardExecutor(SingleTurnAgentExecutor):
         output = await super().execute(
             prompt, label, sampling_params, max_length, hf_tokenizer, llm_engine, images=images
         )
-        parsed = Label.loads(label)
-        [(start, end)] = output["action_ranges"]
-        if start == max_length - sampling_params.max_tokens:
-            _check_prompt(parsed, prompt, hf_tokenizer, start)
+        parsed, [(start, end)] = Label.loads(label), output["action_ranges"]
+        if start == max_length - sampling_params.max_tokens:  # the prompt fills its room, or its beginning is cut off
+            tokens = len(hf_tokenizer(text=prompt, add_special_tokens=False)["input_ids"])
+            if tokens > start:
+                raise ValueError(
+                    f"prompt {parsed.id} has {tokens} tokens, and the run leaves room for {start}: prepare the data "
+                    "with a lower limit of the prompt's tokens, or give the run a larger one"
+                )
         # Decoded as in the TRL engine, so that the same tokens have the same rewards.
         response = hf_tokenizer.decode(output["observation_tokens"][start:end], skip_special_tokens=True)
         values = await asyncio.to_thread(
@@ -105,13 +99,3 @@ class RewardExecutor(SingleTurnAgentExecutor):
         )
         total = sum(values.values())
         return {**output, "reward": total, "scores": total, "extra_logs": values, "response": response}
-
-
-def _check_prompt(label: Label, prompt: str, tokenizer: Any, room: int) -> None:
-    """Raise ValueError if the prompt has more than `room` tokens: OpenRLHF has cut off its beginning."""
-    tokens = len(tokenizer(text=prompt, add_special_tokens=False)["input_ids"])
-    if tokens > room:
-        raise ValueError(
-            f"prompt {label.id} has {tokens} tokens, and the run leaves room for {room}: prepare the data with a lower "
-            "limit of the prompt's tokens, or give the run a larger one"
-        )

@@ -1,10 +1,8 @@
 """The OpenRLHF engine: trains a run with OpenRLHF in a child process with its own Ray.
 
-`train` runs in the job's process. The child is `python -m dara.training.openrlhf.launch SETTINGS.json`: it replaces
-classes of OpenRLHF, starts Ray and then OpenRLHF's own program with the run's command line.
-
-A checkpoint has two parts: step_<N>, the model, and DeepSpeed's state, without which a run cannot resume. OpenRLHF
-writes the state of step N to `<output>/_actor/global_step<N>`; `latest` there names the state that DeepSpeed loads.
+`train` runs in the job's process. The child is `python -m dara.training.openrlhf.launch SETTINGS.json` (`main`). A
+checkpoint has two parts: step_<N>, the model, and DeepSpeed's state, `<output>/_actor/global_step<N>`, without which a
+run cannot resume; `latest` there names the state that DeepSpeed loads.
 """
 
 from __future__ import annotations
@@ -28,12 +26,9 @@ from dara.config import Resources
 from dara.files import write_atomically
 from dara.orphan_guard import EXIT_CODE, POLL_SECONDS, is_alive
 from dara.specs import RunSpec
-from dara.training import run_files
-from dara.training.openrlhf import node
-from dara.training.openrlhf.command import PROGRAM, PROMPTS, REWARD_FILE, Settings, command_line
-from dara.training.openrlhf.states import OUTCOME, PROGRESS, last_resumable, prepare_output
-from dara.training.run import ResumePoint, RunInputs, train_run
-from dara.training.run_files import RunRecord
+from dara.training.openrlhf import command, node
+from dara.training.openrlhf.command import OUTCOME, PROGRESS, SETTINGS, Settings
+from dara.training.run import ResumePoint, RunInputs, RunRecord, check_trackers, load, train_run
 from dara.training.stopping import Divergence, OutOfTime
 
 log = logging.getLogger(__name__)
@@ -43,7 +38,21 @@ LOG = "openrlhf.log"
 LOG_BYTES = 10_000_000  # of the output of earlier starts, kept when a run is resumed
 RELAY_SECONDS = 0.2
 LAST_LINES = 15  # of the log, shown when OpenRLHF fails
-OBJECT_STORE_BYTES = {"cpu": 256 * 1024**2, "gpu": 16 * 1024**3}
+GPU_ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}
+CPU_ENVIRONMENT = {
+    "DS_ACCELERATOR": "cpu",
+    "OMP_NUM_THREADS": "1",  # the laptop's models are too small to share among threads; one run a core instead
+    "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GB
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}
+CPU_VLLM_ARGUMENTS = {
+    "worker_extension_cls": "dara.training.openrlhf.cpu.CpuWorker",
+    # A prompt in two chunks would draw a token for the first and discard it, but a CPU generator cannot be rewound.
+    "enable_chunked_prefill": False,
+}
 ERROR = "error.json"
 """File below `output_of` a run with the message of a ValueError that ended OpenRLHF; see `main` and `failure`."""
 REWARD_CODE = '''"""The rewards of this run. OpenRLHF loads the class from here (--train.agent_func_path)."""
@@ -58,9 +67,6 @@ class AgentExecutor(RewardExecutor):
     reward_functions = {reward_functions!r}
     own_files = {own_files!r}
 '''
-
-
-# --- in the job's process ---------------------------------------------------------------------------------------------
 
 
 def train(
@@ -81,31 +87,20 @@ def train(
     of OpenRLHF that is not the tested one and for too little disk; ChildProcessError if OpenRLHF fails.
     """
     node.check_version()
-    run_files.check_trackers(inputs.trackers)
+    check_trackers(inputs.trackers)
     options = {"resources": resources, "ray_address": ray_address, "keep_advantages": keep_advantages}
     train_run(
         spec,
         partial(train_steps, options=options),
         inputs,
         libraries=(*LIBRARIES, node.vllm_package()),
-        last_resumable=last_resumable,
+        last_resumable=command.last_resumable,
         guard=node.guarded,
     )
 
 
 def train_steps(point: ResumePoint, options: dict[str, Any]) -> tuple[RunRecord, Divergence | None]:
     """Train to the last step; see `run.TrainSteps`. options: fields of Settings."""
-    settings = prepare(point, options)
-    run_openrlhf(settings)
-    outcome = json.loads((settings.output / OUTCOME).read_bytes())
-    if outcome["out_of_time"]:
-        raise OutOfTime(outcome["out_of_time"])
-    diverged = Divergence(**outcome["divergence"]) if outcome["divergence"] else None
-    return run_files.load(point.directory, diverged.step - 1 if diverged else point.spec.steps), diverged
-
-
-def prepare(point: ResumePoint, options: dict[str, Any]) -> Settings:
-    """Check the disk and write the input files of OpenRLHF's processes."""
     spec, inputs, done = point.spec, point.inputs, point.record.steps
     settings = Settings(
         spec=spec,
@@ -118,12 +113,17 @@ def prepare(point: ResumePoint, options: dict[str, Any]) -> Settings:
         minutes=inputs.deadline.minutes if inputs.deadline else None,
         **options,
     )
-    prepare_output(settings.output, done)
+    command.prepare_output(settings.output, done)
     node.check_disk(spec, inputs.model_dir, settings.directory, done)
-    prompt_file(point.rows, settings.output / PROMPTS)
+    prompt_file(point.rows, settings.output / command.PROMPTS)
     write_reward_file(settings.output, spec, settings.methods_dir)
-    settings.write()
-    return settings
+    write_atomically(settings.output / SETTINGS, settings.model_dump_json(indent=2) + "\n")
+    run_openrlhf(settings)
+    outcome = json.loads((settings.output / OUTCOME).read_bytes())
+    if outcome["out_of_time"]:
+        raise OutOfTime(outcome["out_of_time"])
+    diverged = Divergence(**outcome["divergence"]) if outcome["divergence"] else None
+    return load(point.directory, diverged.step - 1 if diverged else spec.steps), diverged
 
 
 def prompt_file(rows: Iterable[Mapping[str, str]], path: Path) -> None:
@@ -147,7 +147,7 @@ def write_reward_file(output: Path, spec: RunSpec, own_files: Path | None = None
         reward_functions={name: one.function for name, one in spec.reward_functions.items()},
         own_files=str(own_files.resolve()) if own_files else None,
     )
-    write_atomically(output / REWARD_FILE, code)
+    write_atomically(output / command.REWARD_FILE, code)
 
 
 def run_openrlhf(settings: Settings) -> None:
@@ -157,12 +157,12 @@ def run_openrlhf(settings: Settings) -> None:
     other failure.
     """
     environment = node.child_environment(settings.directory) | environment_of(settings.on_gpu)
-    command = [sys.executable, "-m", "dara.training.openrlhf.launch", str(settings.output / "settings.json")]
-    progress = 0
-    keep_end(settings.directory / LOG, LOG_BYTES)
-    with (settings.directory / LOG).open("ab") as file:
+    arguments = [sys.executable, "-m", "dara.training.openrlhf.launch", str(settings.output / SETTINGS)]
+    progress, log_file = 0, settings.directory / LOG
+    keep_end(log_file, LOG_BYTES)
+    with log_file.open("ab") as file:
         process = subprocess.Popen(
-            command,
+            arguments,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=file,
@@ -185,12 +185,11 @@ def run_openrlhf(settings: Settings) -> None:
 
 def keep_end(path: Path, size: int) -> None:
     """Truncate a log to the whole lines in its last `size` bytes; leave an absent or shorter one unchanged."""
-    if not path.is_file() or path.stat().st_size <= size:
-        return
-    with path.open("rb") as file:
-        file.seek(-size, os.SEEK_END)
-        end = file.read()
-    write_atomically(path, end[end.find(b"\n") + 1 :])
+    if path.is_file() and path.stat().st_size > size:
+        with path.open("rb") as file:
+            file.seek(-size, os.SEEK_END)
+            end = file.read()
+        write_atomically(path, end[end.find(b"\n") + 1 :])
 
 
 def relay(path: Path, offset: int) -> int:
@@ -215,69 +214,40 @@ def failure(settings: Settings, code: int) -> Exception:
     return ChildProcessError(f"OpenRLHF ended with exit code {code}; the end of {log_file}:\n{last}")
 
 
-# --- checkpoints ------------------------------------------------------------------------------------------------------
-
-
-# --- in the child process ---------------------------------------------------------------------------------------------
-
-
-class EngineArguments:
-    """Replacement for OpenRLHF's rollout actor class: `options(...).remote(...)` with further vLLM arguments.
-
-    OpenRLHF has no flags for them.
-    """
-
-    def __init__(self, actor_class: Any, arguments: dict[str, Any]) -> None:
-        self._actor_class, self._arguments = actor_class, arguments
-
-    def options(self, **options: Any) -> EngineArguments:
-        """Return the class with these options, as a Ray actor class does."""
-        return EngineArguments(self._actor_class.options(**options), self._arguments)
-
-    def remote(self, **arguments: Any) -> Any:
-        """Start the actor, as a Ray actor class does."""
-        return self._actor_class.remote(**{**arguments, **self._arguments})
-
-
 def main(path: Path) -> None:
-    """Run OpenRLHF. The message of a ValueError, here or in a process of Ray, is written where the engine finds it."""
-    settings = Settings.read(path)
+    """Start Ray, replace OpenRLHF's classes, run OpenRLHF's program.
+
+    The message of a ValueError, here or in a process of Ray, is written where the engine finds it.
+    """
+    settings = Settings.model_validate_json(path.read_bytes())
     threading.Thread(target=end_with, args=(psutil.Process().parent(), settings.directory), daemon=True).start()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     try:
-        run(settings)
+        check_hardware(settings)
+        node.remove_stale_locks(node.build_directory())
+        if not settings.on_gpu:
+            from dara.training.openrlhf import cpu
+
+            cpu.install()
+        with node.session(
+            settings.directory,
+            environment_of(settings.on_gpu),
+            setup_hook=None if settings.on_gpu else "dara.training.openrlhf.cpu.install",
+            address=settings.ray_address,
+            num_cpus=settings.devices + 2,
+            num_gpus=settings.devices,
+            object_store_memory=16 * 1024**3 if settings.on_gpu else 256 * 1024**2,
+        ):
+            node.check_names()
+            install(settings)
+            where = {"model": settings.model_dir, "output": settings.output, "resume": settings.done > 0}
+            sys.argv = [command.PROGRAM[-1], *command.command_line(settings.spec, settings.resources, **where)]
+            runpy.run_module(command.PROGRAM[-1], run_name="__main__", alter_sys=True)
     except Exception as error:
         cause = node.root_cause(error)
         if isinstance(cause, ValueError):
             write_atomically(settings.output / ERROR, json.dumps({"message": str(cause)}) + "\n")
         raise
-
-
-def run(settings: Settings) -> None:
-    """Start Ray, replace OpenRLHF's classes, run OpenRLHF's program."""
-    on_gpu, hook = settings.on_gpu, None
-    check_hardware(settings)
-    node.remove_stale_locks(node.build_directory())
-    if not on_gpu:
-        from dara.training.openrlhf import cpu
-
-        hook = cpu.HOOK
-        cpu.install()
-    devices = max(settings.resources.gpus, 1)
-    with node.session(
-        settings.directory,
-        cpus=devices + 2,
-        gpus=devices,
-        object_store_bytes=OBJECT_STORE_BYTES["gpu" if on_gpu else "cpu"],
-        environment=environment_of(on_gpu),
-        setup_hook=hook,
-        address=settings.ray_address,
-    ):
-        node.check_names()
-        install(settings)
-        where = {"model": settings.model_dir, "output": settings.output, "resume": settings.done > 0}
-        sys.argv = [PROGRAM[-1], *command_line(settings.spec, settings.resources, **where)]
-        runpy.run_module(PROGRAM[-1], run_name="__main__", alter_sys=True)
 
 
 def check_hardware(settings: Settings) -> None:
@@ -308,11 +278,7 @@ def environment_of(on_gpu: bool) -> dict[str, str]:
         "RAY_memory_monitor_refresh_ms": "0",  # Ray would end this run because of other jobs' memory on the node
         "RAY_worker_niceness": "0",  # Ray would give everything else on the node priority
     }
-    if on_gpu:
-        return common | {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN"}
-    from dara.training.openrlhf import cpu
-
-    return common | cpu.ENVIRONMENT
+    return common | (GPU_ENVIRONMENT if on_gpu else CPU_ENVIRONMENT)
 
 
 def install(settings: Settings) -> None:
@@ -323,26 +289,25 @@ def install(settings: Settings) -> None:
     import openrlhf.utils
     import ray
 
-    from dara.training.openrlhf.actor import DaraPolicyActor, strategy_of
     from dara.training.openrlhf.executor import DaraRolloutActor
-    from dara.training.openrlhf.trainer import DaraTrainer
+    from dara.training.openrlhf.trainer import DaraPolicyActor, DaraTrainer, strategy_of
+
+    arguments = vllm_arguments(settings)
+
+    class RolloutActor(DaraRolloutActor):
+        async def __init__(self, **given: Any) -> None:
+            await super().__init__(**{**given, **arguments})
 
     openrlhf.utils.get_strategy = lambda arguments: strategy_of(arguments, settings)
     openrlhf.trainer.ppo_trainer.PPOTrainer = ray.remote(DaraTrainer)
     openrlhf.trainer.ray.ppo_actor.PolicyModelActor = ray.remote(num_gpus=1)(DaraPolicyActor)
-    openrlhf.trainer.ray.vllm_engine.RolloutRayActor = EngineArguments(
-        ray.remote(DaraRolloutActor), vllm_arguments(settings)
-    )
+    openrlhf.trainer.ray.vllm_engine.RolloutRayActor = ray.remote(RolloutActor)
 
 
 def vllm_arguments(settings: Settings) -> dict[str, Any]:
     """Return vLLM's arguments besides OpenRLHF's."""
     arguments = {"dtype": settings.spec.precision, "max_num_seqs": settings.resources.vllm_max_sequences}
-    if settings.on_gpu:
-        return arguments
-    from dara.training.openrlhf import cpu
-
-    return arguments | cpu.VLLM_ARGUMENTS
+    return arguments | ({} if settings.on_gpu else CPU_VLLM_ARGUMENTS)
 
 
 def end_with(parent: psutil.Process, directory: Path) -> None:

@@ -1,13 +1,9 @@
 """From prompts to the advantages of a step, in OpenRLHF's data structures, without importing OpenRLHF.
 
-A prompt passes through OpenRLHF with a label. A step draws groups of responses, with dynamic filtering if the run has
-it: prompts whose responses all have the same reward give no signal, and are replaced by others. A step draws a pool of
+With dynamic filtering, prompts whose responses all have the same reward are replaced by others: a step draws a pool of
 candidate groups in rounds, with the same policy, until enough of them vary. The rules are those of the paper's math
 training: whole groups only; the first groups in the order of the prompts are kept, so that the speed of responses does
 not matter; a step with too few groups is an error, never a smaller batch.
-
-OpenRLHF then stores the batch as a list of experiences: micro-batches of samples in any order. Their `index` gives the
-position of each sample in the rollout batch, whose groups are contiguous.
 """
 
 from __future__ import annotations
@@ -20,23 +16,18 @@ from fractions import Fraction
 from itertools import islice
 from math import ceil
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dara.methods import Method
 from dara.specs import Filter, RunSpec
-from dara.training.run import prompt_positions
-from dara.training.step import Rollouts, batch_advantages
+from dara.training.step import Rollouts, batch_advantages, prompt_positions
 
 PROMPTS_CONSUMED = "filter/prompts_generated_total"
 LOWEST_ACCEPTANCE = Fraction(1, 20)
 MARGIN = Fraction(5, 4)
-
-
-# --- prompts ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -58,77 +49,42 @@ class Label:
 
     @classmethod
     def loads(cls, text: str) -> Label:
-        """Return the label of a text; ValueError unless it has exactly the label's keys."""
-        fields = json.loads(text)
-        if not isinstance(fields, dict) or set(fields) != set(cls.__annotations__):
-            raise ValueError(
-                f"a prompt's label is {text:.200}; it must be JSON with the keys {list(cls.__annotations__)}"
-            )
-        return cls(**fields)
+        """Return the label of a text."""
+        return cls(**json.loads(text))
 
     def sample_seed(self, sample: int) -> int:
         """Return the seed of the sampler for one response to this prompt, in [0, 2^63).
 
-        It depends on nothing else, so a sample does not depend on which requests the sampler computes together, nor on
-        the number of engines.
+        It depends on nothing else: not on which requests the sampler computes together, nor on the number of engines.
         """
         key = f"{self.seed}|{self.position}|{self.id}|{sample}".encode()
         return int.from_bytes(hashlib.sha256(key).digest()[:8], "little") >> 1
 
 
-@dataclass(frozen=True)
-class PromptLoader:
-    """An endless iterator over batches of one prompt: ([data source], [prompt], [label], [no image]).
+def prompt_batches(
+    path: Path, seed: int, sampler_seed: int, start: int = 0
+) -> Iterator[tuple[list[str], list[str], list[str], list[None]]]:
+    """Yield batches of one prompt without end: ([data source], [prompt], [label], [no image]).
 
     path: the file of `launch.prompt_file`. seed: seed of the order. sampler_seed: goes into the labels. start: position
     in the run of the first prompt, that is, the number of prompts taken before.
     """
-
-    path: Path
-    seed: int
-    sampler_seed: int
-    start: int = 0
-
-    def __iter__(self) -> Iterator[tuple[list[str], list[str], list[str], list[None]]]:
-        rows = [json.loads(line) for line in self.path.read_bytes().splitlines()]  # bytes: a text may contain U+2028
-        positions = islice(prompt_positions(len(rows), self.seed), self.start, None)
-        for position, i in enumerate(positions, self.start):
-            known = json.loads(rows[i]["label"])
-            label = Label(known["id"], known["reference"], position, self.sampler_seed)
-            yield ["default"], [rows[i]["input"]], [label.dumps()], [None]
+    rows = [json.loads(line) for line in path.read_bytes().splitlines()]  # bytes: a text may contain U+2028
+    for position, i in enumerate(islice(prompt_positions(len(rows), seed), start, None), start):
+        label = Label(**json.loads(rows[i]["label"]), position=position, seed=sampler_seed)
+        yield ["default"], [rows[i]["input"]], [label.dumps()], [None]
 
 
 def consumed(metrics: Sequence[Mapping[str, float]], prompts_per_step: int) -> int:
-    """Return how many prompts the steps of these lines of metrics.jsonl have taken: the position of the next one.
-
-    Without a filter a step takes `prompts_per_step`; with a filter, the number in its line.
-    """
+    """Return how many prompts the steps of these lines of metrics.jsonl have taken: the position of the next one."""
     return sum(round(line.get(PROMPTS_CONSUMED, prompts_per_step)) for line in metrics)
 
 
-# --- dynamic filtering ------------------------------------------------------------------------------------------------
-
-
-class TooFewGroupsError(ValueError):
-    """The rounds of a step did not give enough groups that vary."""
-
-
-class Group(Protocol):
-    """The responses to one prompt."""
-
-    @property
-    def rewards(self) -> np.ndarray:
-        """Return the raw rewards, (G, K) float64."""
-
-
-G = TypeVar("G", bound=Group)
-
-
 @dataclass(frozen=True)
-class Pool(Generic[G]):
+class Pool:
     """All groups of a step in the order of their prompts, the indices of those that train, and the filter's metrics."""
 
-    groups: list[G]
+    groups: list[Any]  # each with `rewards` (G, K) float64, raw
     kept: list[int]  # ascending indices of groups
     metrics: dict[str, float]
 
@@ -160,41 +116,40 @@ def next_round(
 
 
 def collect(
-    draw: Callable[[int], Sequence[G]],
+    draw: Callable[[int], Sequence[Any]],
     prompts: int,
     rule: Filter | None,
     weights: Sequence[float],
     *,
     world_size: int = 1,
     step: str = "a step",
-) -> Pool[G]:
+) -> Pool:
     """Return the groups of a step: `prompts` of them train.
 
     draw(n): returns the groups of the next n prompts, in their order. rule: the run's filter; None keeps every group.
-    weights: of the K rewards in their sum. world_size: GPUs of the actor. step: name of the step in an error.
-
-    Raises TooFewGroupsError if fewer than `prompts` groups vary after the last round.
+    weights: of the K rewards in their sum. world_size: GPUs of the actor. step: name of the step in an error, the
+    ValueError if fewer than `prompts` groups vary after the last round.
     """
     if rule is None:
-        return Pool(_drawn(draw, prompts), list(range(prompts)), {})
+        return Pool(list(draw(prompts)), list(range(prompts)), {})
     # The first round draws all candidates; later rounds are sized by the share of groups that varied so far.
     groups, kept, rounds, size = [], [], 0, rule.candidate_prompts
     while len(kept) < prompts and rounds < rule.max_rounds:
         if rounds:
-            size = next_round(
-                prompts - len(kept),
-                len(kept),
-                len(groups),
-                group_size=len(groups[0].rewards),
-                world_size=world_size,
-                candidates=rule.candidate_prompts,
-            )
-        new = _drawn(draw, size)
-        kept += [len(groups) + i for i, group in enumerate(new) if varies(group.rewards, rule.criterion, weights)]
-        groups += new
+            limits = {"group_size": len(groups[0].rewards), "candidates": rule.candidate_prompts}
+            size = next_round(prompts - len(kept), len(kept), len(groups), world_size=world_size, **limits)
+        groups += draw(size)
+        kept += [
+            i for i in range(len(groups) - size, len(groups)) if varies(groups[i].rewards, rule.criterion, weights)
+        ]
         rounds += 1
     if len(kept) < prompts:
-        raise TooFewGroupsError(_too_few(step, len(kept), prompts, len(groups), rule))
+        what = "the sum of the rewards" if rule.criterion == "sum_varies" else "a reward"
+        raise ValueError(
+            f"{step}: {what} varies in only {len(kept)} of the {len(groups)} groups of {rule.max_rounds} round(s), and "
+            f"{prompts} are needed: raise filter.max_rounds ({rule.max_rounds}) or filter.candidate_prompts "
+            f"({rule.candidate_prompts}), or train with fewer prompts_per_step"
+        )
     metrics = {
         "filter/num_gen_batches": float(rounds),
         "filter/informative_groups_collected": float(len(kept)),
@@ -205,37 +160,8 @@ def collect(
     return Pool(groups, kept[:prompts], metrics)
 
 
-def _too_few(step: str, accepted: int, prompts: int, generated: int, rule: Filter) -> str:
-    what = "the sum of the rewards" if rule.criterion == "sum_varies" else "a reward"
-    return (
-        f"{step}: {what} varies in only {accepted} of the {generated} groups of {rule.max_rounds} round(s), and "
-        f"{prompts} are needed: raise filter.max_rounds ({rule.max_rounds}) or filter.candidate_prompts "
-        f"({rule.candidate_prompts}), or train with fewer prompts_per_step"
-    )
-
-
-def _drawn(draw: Callable[[int], Sequence[G]], size: int) -> list[G]:
-    groups = list(draw(size))
-    if len(groups) != size:
-        raise ValueError(f"{size} prompts were to be drawn, but {len(groups)} groups came back")
-    return groups
-
-
-# --- advantages -------------------------------------------------------------------------------------------------------
-
-
-class Samples(Protocol):
-    """The parts of OpenRLHF's Experience that are read and written: n samples, T tokens."""
-
-    index: list[int]
-    action_mask: Tensor  # (n, T): whether a token belongs to the response
-    kl: Tensor | None  # (n, T): KL of each token from the base model
-    advantages: Tensor  # (n, T)
-    returns: Tensor  # (n, T)
-
-
 def set_advantages(
-    experiences: Sequence[Samples],
+    experiences: Sequence[Any],
     rollouts: Rollouts,
     spec: RunSpec,
     method: Method,
@@ -243,54 +169,33 @@ def set_advantages(
 ) -> None:
     """Set the method's advantages in the experiences of a rollout batch, and the method's output in the batch.
 
-    kl_coefficient: coefficient of the KL in the reward; None without one. With placement `reward` it works as in
-    OpenRLHF: see `token_advantages`. With `reward_grpo` it works as in the authors' code: the coefficient times the KL
-    summed over a response's tokens is subtracted from the response's reward, before GRPO's z-score.
+    experiences: OpenRLHF's micro-batches of n samples in any order, each with `index`, the positions of its samples in
+    the rollout batch, `action_mask` (n, T), true for tokens of the response, and `kl` (n, T), from the base model.
+    `advantages` and `returns` (n, T) are set: the response's value on each of its tokens, 0 elsewhere. kl_coefficient:
+    coefficient of the KL in the reward; None without one. With placement `reward`, as in OpenRLHF without discount, a
+    token also gets -coefficient times the sum of the KL from this token to the end of the response. With `reward_grpo`,
+    as in the authors' code, the coefficient times the KL summed over a response's tokens is subtracted from the
+    response's reward, before GRPO's z-score.
 
     Raises ValueError unless each position of the rollout batch has one sample.
     """
     rewards, lengths = rollouts.rewards, rollouts.lengths
-    order = sample_order(experiences)
-    penalty = None
-    if kl_coefficient is not None and spec.kl.placement == "reward_grpo":
-        sums = torch.cat([(e.kl.double() * e.action_mask).sum(dim=1) for e in experiences])
-        penalty, kl_coefficient = -kl_coefficient * sums[order].view(lengths.shape), None
-    rollouts.output, advantages = batch_advantages(spec, method, rewards, lengths, penalty)
-    for experience in experiences:
-        own = advantages.flatten()[torch.tensor(experience.index)]
-        kl = None if kl_coefficient is None else experience.kl
-        experience.advantages = token_advantages(own, experience.action_mask, kl, kl_coefficient or 0.0)
-        experience.returns = experience.advantages.clone()
-        experience.kl = None
-
-
-def sample_order(experiences: Sequence[Samples]) -> Tensor:
-    """Return (B * G,): for each position of the rollout batch, the index of its sample in the experiences.
-
-    The index counts through the concatenated experiences. Raises ValueError unless each position has one sample.
-    """
-    index = torch.tensor([i for e in experiences for i in e.index])
-    order = index.argsort()
+    index = torch.tensor([i for experience in experiences for i in experience.index])
+    order = index.argsort()  # for each position of the rollout batch, its sample in the concatenated experiences
     if not torch.equal(index[order], torch.arange(len(index))):
         raise ValueError(f"the samples of the rollout batch are numbered {index.sort().values.tolist()}")
-    return order
-
-
-def token_advantages(
-    advantages: Tensor, action_mask: Tensor, kl: Tensor | None = None, coefficient: float = 0.0
-) -> Tensor:
-    """Return the tokens' advantages (n, T): the response's on each of its tokens, 0 elsewhere.
-
-    advantages (n,); action_mask (n, T), true for tokens of the response. kl (n, T): KL of each token from the base
-    model. With it, a token also gets -coefficient times the sum of the KL from this token to the end of the response,
-    like OpenRLHF's reward KL without discount.
-    """
-    mask = action_mask.to(torch.float32)
-    tokens = advantages.to(torch.float32)[:, None] * mask
-    if kl is not None:
-        to_go = (kl.to(torch.float32) * mask).flip(1).cumsum(1).flip(1)
-        tokens = tokens - coefficient * to_go * mask
-    return tokens
+    penalty = None
+    if kl_coefficient is not None and spec.kl.placement == "reward_grpo":
+        sums = torch.cat([(one.kl.double() * one.action_mask).sum(dim=1) for one in experiences])
+        penalty, kl_coefficient = -kl_coefficient * sums[order].view(lengths.shape), None
+    rollouts.output, advantages = batch_advantages(spec, method, rewards, lengths, penalty)
+    for one in experiences:
+        mask = one.action_mask.to(torch.float32)
+        tokens = advantages.flatten()[torch.tensor(one.index)].to(torch.float32)[:, None] * mask
+        if kl_coefficient is not None:
+            to_go = (one.kl.to(torch.float32) * mask).flip(1).cumsum(1).flip(1)
+            tokens = tokens - kl_coefficient * to_go * mask
+        one.advantages, one.returns, one.kl = tokens, tokens.clone(), None
 
 
 def shard_samples(lengths: Sequence[int], updates: int, ranks: int) -> list[list[int]]:
@@ -298,12 +203,8 @@ def shard_samples(lengths: Sequence[int], updates: int, ranks: int) -> list[list
 
     lengths: tokens of the samples in rollout order. An update gets the next n / updates samples, so it has whole groups
     unless a group lies across updates. Within an update, each rank gets the same number of samples, alternately long
-    and short ones.
-
-    Raises ValueError if the samples cannot be divided evenly.
+    and short ones. `command.check_resources` holds that they can be divided evenly.
     """
-    if len(lengths) % (updates * ranks):
-        raise ValueError(f"{len(lengths)} responses cannot be dealt to {updates} updates on {ranks} GPUs evenly")
     size = len(lengths) // updates
     shards: list[list[int]] = [[] for _ in range(ranks)]
     for start in range(0, len(lengths), size):
