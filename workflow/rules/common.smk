@@ -9,7 +9,7 @@ sys.path.insert(0, str(ROOT / "workflow"))
 
 from dara.registries import names_of
 from dara.orphan_guard import job_environment
-from dara.outputs import FORMS, code_digest
+from dara.outputs import code_digest
 from dara.plan import FRAMES, RUN_FILES, WorkflowPlan
 from dara.preflight import (
     check_settings,
