@@ -7,45 +7,15 @@ by rewards, to advantages of shape (B, G).
 from pathlib import Path
 from typing import Any
 
-from dara.methods import (
-    dara_asym,
-    dara_sym,
-    dvao,
-    gd2po_hard,
-    gdpo,
-    gdpo_saw,
-    grpo,
-    sa_mrpo,
-    static_asym,
-    static_sym,
-)
+from dara.methods import dara_asym, dara_sym, dvao, gd2po_hard, gdpo, gdpo_saw, grpo, sa_mrpo, static_asym, static_sym
 from dara.methods.core import Aggregate, Batch, Output, energies
 from dara.methods.method import Method
 from dara.places import load_function, source_file, suggestion
 
-METHODS = {
-    "grpo": grpo,
-    "gdpo": gdpo,
-    "dara_sym": dara_sym,
-    "dara_asym": dara_asym,
-    "static_sym": static_sym,
-    "static_asym": static_asym,
-    "dvao": dvao,
-    "gd2po_hard": gd2po_hard,
-    "gdpo_saw": gdpo_saw,
-    "sa_mrpo": sa_mrpo,
-}
+__all__ = ["Aggregate", "Batch", "Method", "Output", "available_methods", "energies", "load_method", "source_file"]
 
-__all__ = [
-    "Aggregate",
-    "Batch",
-    "Method",
-    "Output",
-    "available_methods",
-    "energies",
-    "load_method",
-    "source_file",
-]
+MODULES = (grpo, gdpo, dara_sym, dara_asym, static_sym, static_asym, dvao, gd2po_hard, gdpo_saw, sa_mrpo)
+METHODS = {module.__name__.rpartition(".")[2]: module for module in MODULES}
 
 
 def available_methods() -> list[str]:

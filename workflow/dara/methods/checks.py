@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from numbers import Real
 from typing import Any
 
@@ -14,13 +14,14 @@ from dara.methods.core import FINAL_NORMALIZATIONS, Aggregate
 from dara.places import suggestion
 
 LARGEST = 1e100  # the square of a larger value is not finite in float64
-SHARED_DEFAULTS: dict[str, Any] = {
-    "reward_weights": None,
-    "final_normalization": None,
-    "eps": 1e-6,
-    "tau": 1e-8,
-}
+SHARED_DEFAULTS: dict[str, Any] = {"reward_weights": None, "final_normalization": None, "eps": 1e-6, "tau": 1e-8}
 PER_REWARD = ("reward_weights", "weights", "base_weights", "mins", "maxs")
+LIMITS: dict[str, tuple[Callable[[float], bool], str]] = {
+    "w_max": (lambda value: value >= 1, "it caps weights that are 1 or more, so it must be at least 1"),
+    "gamma": (lambda value: 0 <= value < math.inf, "it must be 0 or more"),
+    "tau": (lambda value: 0 <= value < math.inf, "it must be 0 or more"),
+    "eps": (lambda value: 0 < value < math.inf, "it must be greater than 0"),
+}
 MAY_BE_NONE = ("reward_weights", "final_normalization", "base_weights", "mins", "maxs")
 
 
@@ -86,10 +87,9 @@ def check_ranges(ranges: Any, n_rewards: int) -> tuple[tuple[float, float], ...]
     return pairs
 
 
-def check_names(method: str, given: Iterable[str], own: Mapping[str, bool]) -> None:
+def check_names(method: str, given: Collection[str], own: Mapping[str, bool]) -> None:
     """Raise ValueError for a parameter that the method lacks or that is missing; own: parameter -> required."""
     known = [*own, *SHARED_DEFAULTS]
-    given = list(given)
     for name in given:
         if name not in known:
             raise ValueError(f"Method {method!r} has no parameter {name!r}.{suggestion(name, known)}")
@@ -108,26 +108,20 @@ def check_value(method: str, name: str, value: Any) -> Any:
             raise ValueError(f"{where} is {value!r}.{suggestion(str(value), FINAL_NORMALIZATIONS)}")
         return value
     if name in PER_REWARD:
-        return _numbers(where, value, at_least=-math.inf if name in ("mins", "maxs") else 0.0)
+        values = as_float64(where, value)
+        if values.ndim != 1 or len(values) == 0:
+            raise ValueError(f"{where} is {value!r}: it must be a list with one number for each reward.")
+        signed = name in ("mins", "maxs")
+        if not values.isfinite().all() or not (signed or (values >= 0).all()):
+            limit = "" if signed else " of 0 or more"
+            raise ValueError(f"{where} is {value!r}: each value must be a finite number{limit}.")
+        return tuple(values.tolist())
     if not isinstance(value, Real) or isinstance(value, bool) or math.isnan(value):
         raise ValueError(f"{where} is {value!r}: it must be a number.")
-    if name == "w_max" and value < 1:
-        raise ValueError(f"{where} is {value!r}: it caps weights that are 1 or more, so it must be at least 1.")
-    if name in ("gamma", "tau") and not 0 <= value < math.inf:
-        raise ValueError(f"{where} is {value!r}: it must be 0 or more.")
-    if name == "eps" and not 0 < value < math.inf:
-        raise ValueError(f"{where} is {value!r}: it must be greater than 0.")
+    fits, rule = LIMITS.get(name, (lambda value: True, ""))
+    if not fits(value):
+        raise ValueError(f"{where} is {value!r}: {rule}.")
     return float(value)
-
-
-def _numbers(where: str, value: Any, at_least: float) -> tuple[float, ...]:
-    values = as_float64(where, value)
-    if values.ndim != 1 or len(values) == 0:
-        raise ValueError(f"{where} is {value!r}: it must be a list with one number for each reward.")
-    if not values.isfinite().all() or (values < at_least).any():
-        limit = "" if at_least == -math.inf else f" of {at_least:g} or more"
-        raise ValueError(f"{where} is {value!r}: each value must be a finite number{limit}.")
-    return tuple(values.tolist())
 
 
 def check_aggregate(method: str, result: Any, rewards: Tensor) -> Aggregate:
@@ -150,13 +144,19 @@ def check_aggregate(method: str, result: Any, rewards: Tensor) -> Aggregate:
     if (loss_weight < 0).any():
         # A clipped surrogate times q equals the surrogate of q * A only for q >= 0.
         raise ValueError(f"Method {method!r}: loss_weight has a negative value; it must be 0 or more.")
-    return Aggregate(
-        _part(method, "contributed", result.contributed, (b, g, k), rewards),
-        _part(method, "weights", result.weights, (k,), rewards),
-        keep.bool(),
-        loss_weight,
-        {name: _diagnostic(method, name, value) for name, value in result.diagnostics.items()},
-    )
+    contributed = _part(method, "contributed", result.contributed, (b, g, k), rewards)
+    weights = _part(method, "weights", result.weights, (k,), rewards)
+    diagnostics = {}
+    for name, value in result.diagnostics.items():
+        try:
+            diagnostics[name] = float(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(
+                f"Method {method!r}: the diagnostic {name!r} must be one number, not {value!r}."
+            ) from error
+        if not math.isfinite(diagnostics[name]):
+            raise ValueError(f"Method {method!r}: the diagnostic {name!r} is {diagnostics[name]}, it must be finite.")
+    return Aggregate(contributed, weights, keep.bool(), loss_weight, diagnostics)
 
 
 def _part(method: str, name: str, value: Any, shape: tuple[int, ...], like: Tensor) -> Tensor:
@@ -170,13 +170,3 @@ def _part(method: str, name: str, value: Any, shape: tuple[int, ...], like: Tens
         index = tuple(wrong.nonzero()[0].tolist())
         raise ValueError(f"Method {method!r}: {name}{list(index)} is {float(value[index])}, it must be finite.")
     return value
-
-
-def _diagnostic(method: str, name: str, value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"Method {method!r}: the diagnostic {name!r} must be one number, not {value!r}.") from error
-    if not math.isfinite(number):
-        raise ValueError(f"Method {method!r}: the diagnostic {name!r} is {number}, it must be finite.")
-    return number

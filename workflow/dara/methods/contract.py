@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -27,28 +28,24 @@ def check_method(method: Method) -> list[str]:
     the method, so the method is not changed and its state is the same before each call.
     """
     found: list[str] = []
-    for n_rewards in _reward_counts(method):
-        for groups, responses in ((5, 4), (3, 2), (1, 3)):
-            where = f"with {groups} group(s) of {responses} and {n_rewards} reward(s)"
+    lists = [len(v) for v in [*method.params.values(), method.reward_weights] if isinstance(v, list | tuple)]
+    for n_rewards, (groups, responses) in product(sorted({*lists}) or [1, 2, 3], ((5, 4), (3, 2), (1, 3))):
+        where = f"with {groups} group(s) of {responses} and {n_rewards} reward(s)"
+        try:
             case = _case(method, groups, responses, n_rewards)
-            try:
-                found += [f"{text} ({where})." for text in _violations(method, case)]
-            except FAILURES as error:
-                found.append(f"It fails {where}: {type(error).__name__}: {error}")
+            found += [f"{text} ({where})." for text in _violations(method, case)]
+        except FAILURES as error:
+            found.append(f"It fails {where}: {type(error).__name__}: {error}")
     return found
-
-
-def _call(method: Method, case: Case) -> core.Output:
-    return copy.deepcopy(method)(*case)
 
 
 def _violations(method: Method, case: Case) -> Iterator[str]:
     """Yield the violations on one batch. The call itself checks shapes and finite values (ValueError)."""
     rewards, lengths, ranges = case
-    out = _call(method, case)
+    out = copy.deepcopy(method)(*case)
     if not torch.equal(out.z, core.z_scores(rewards, method.eps)):
         yield "It changes batch.z in place; work on a copy"
-    if not _same(_call(method, case), out, lambda x: x):
+    if not _same(copy.deepcopy(method)(*case), out):
         yield "Two calls with the same rewards differ; randomness needs a generator that the method seeds itself"
     constant = (rewards.amax(dim=1) == rewards.amin(dim=1)).unsqueeze(1).expand_as(rewards)
     if (out.contributed[constant] != 0).any():
@@ -56,43 +53,37 @@ def _violations(method: Method, case: Case) -> Iterator[str]:
 
     generator = torch.Generator().manual_seed(2)
     order = torch.randperm(len(rewards), generator=generator)
-    permuted = _call(method, (rewards[order], lengths[order], ranges))
+    permuted = copy.deepcopy(method)(rewards[order], lengths[order], ranges)
     if not _same(permuted, out, lambda x: x[order]):
         yield "Permuting the groups does not permute its result alike"
     order = torch.rand(rewards.shape[:2], generator=generator).argsort(dim=1)
-    permuted = _call(method, (_take(rewards, order), _take(lengths, order), ranges))
+    permuted = copy.deepcopy(method)(_take(rewards, order), _take(lengths, order), ranges)
     if not _same(permuted, out, lambda x: _take(x, order)):
         yield "Permuting the responses of a group does not permute its result alike"
     used = copy.deepcopy(method)
     for batch in (rewards, rewards[:, :1].expand_as(rewards).clone()):  # the second has density 0
         used(batch, lengths, ranges)
-    if not method.has_state and not _same(used(*case), out, lambda x: x):
+    if not method.has_state and not _same(used(*case), out):
         yield "It keeps a state between batches and has no state_dict and load_state_dict, so a resumed run loses it"
     if method.has_state:
         restored, original = copy.deepcopy(method), copy.deepcopy(method)
         original(*case)
         restored.load_state_dict(copy.deepcopy(original.state_dict()))
-        if not _same(restored(*case), original(*case), lambda x: x):
+        if not _same(restored(*case), original(*case)):
             yield "After load_state_dict of its own state_dict the method gives another result"
 
 
 def _take(x: Tensor, order: Tensor) -> Tensor:
     """Return x (B, G, ...) with the responses of each group in `order` (B, G)."""
-    index = order if x.ndim == 2 else order.unsqueeze(-1).expand_as(x)
-    return x.gather(1, index)
+    return x.gather(1, order if x.ndim == 2 else order.unsqueeze(-1).expand_as(x))
 
 
-def _same(result: core.Output, reference: core.Output, permute: Callable[[Tensor], Tensor]) -> bool:
+def _same(result: core.Output, reference: core.Output, permute: Callable[[Tensor], Tensor] = lambda x: x) -> bool:
     pairs = [(result.weights, reference.weights)] + [
         (getattr(result, name), permute(getattr(reference, name)))
         for name in ("advantages", "contributed", "keep", "loss_weight")
     ]
     return all(torch.allclose(a.double(), b.double(), rtol=TOLERANCE, atol=TOLERANCE) for a, b in pairs)
-
-
-def _reward_counts(method: Method) -> list[int]:
-    lists = [v for v in [*method.params.values(), method.reward_weights] if isinstance(v, list | tuple)]
-    return sorted({len(v) for v in lists}) or [1, 2, 3]
 
 
 def _case(method: Method, groups: int, responses: int, n_rewards: int) -> Case:

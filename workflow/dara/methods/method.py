@@ -36,8 +36,7 @@ class Method:
         for_call = _parameters(name, contributions.contributions if is_class else contributions, first=1 + is_class)
         checks.check_names(name, params, {**for_constructor, **for_call})
 
-        shared = {**checks.SHARED_DEFAULTS, **{k: v for k, v in params.items() if k in checks.SHARED_DEFAULTS}}
-        shared = {k: checks.check_value(name, k, v) for k, v in shared.items()}
+        shared = {k: checks.check_value(name, k, params.get(k, v)) for k, v in checks.SHARED_DEFAULTS.items()}
         own = {k: v for k, v in params.items() if k not in shared}
         if built_in:  # a user's method checks its own parameters
             own = {k: checks.check_value(name, k, v) for k, v in own.items()}
@@ -59,13 +58,11 @@ class Method:
         ranges: K pairs (min, max), needed by methods that use a reward's bounds. Raises ValueError for invalid inputs.
         """
         batch = self._batch(rewards, lengths, ranges)
-        result = self._contributions(batch, **self._call_params)
-        result = checks.check_aggregate(self.name, result, batch.rewards)
+        result = checks.check_aggregate(self.name, self._contributions(batch, **self._call_params), batch.rewards)
         contributed = result.contributed * batch.reward_weights
+        scores = contributed.sum(dim=-1)
         return core.Output(
-            advantages=core.normalize(
-                contributed.sum(dim=-1), result.keep, batch.lengths, self.final_normalization, self.eps
-            ),
+            advantages=core.normalize(scores, result.keep, batch.lengths, self.final_normalization, self.eps),
             z=batch.z,
             contributed=contributed,
             density=batch.density,
