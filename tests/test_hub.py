@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from dara.data import hub, network
-from dara.data.hub import Fetch, check_available, fetch_as_configured, git_blob, read_pin, write_model_manifest
+from dara.data.hub import Fetch, check_available, fetch_as_configured, read_pin, write_model_manifest
 from dara.data.public import read_rows
 from dara.specs import HubModel
-from hub_fakes import COMMIT, pin, write_lock
+from hub_fakes import COMMIT, git_blob, pin, write_lock
 from project import ROOT
 
 CONTENT = b'{"problem": "1+1", "answer": "2"}\n'
@@ -147,11 +147,13 @@ def test_what_cannot_be_fetched_names_id_revision_and_each_way_to_get_it(fetch, 
 
 def test_a_fetch_that_breaks_off_leaves_no_complete_model(mirror, fetch):
     fetch.tokenizer("a/b", COMMIT)
-    assert not fetch.has_model("a/b", COMMIT)
+    away = Fetch(fetch.cache, fetch.lock, mirror="http://127.0.0.1:9")
     with pytest.raises(ValueError, match="does not answer"):
-        Fetch(fetch.cache, fetch.lock, mirror="http://127.0.0.1:9").model("a/b", COMMIT)
+        check_available([], [("a/b", COMMIT)], away)
+    with pytest.raises(ValueError, match="does not answer"):
+        away.model("a/b", COMMIT)
     assert (fetch.model("a/b", COMMIT) / "model.safetensors").read_bytes() == b"weights"
-    assert fetch.has_model("a/b", COMMIT)
+    check_available([], [("a/b", COMMIT)], away)
 
 
 def test_local_files(mirror, fetch, tmp_path, caplog):

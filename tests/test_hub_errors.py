@@ -279,7 +279,7 @@ def test_a_full_disk_and_a_storage_that_a_firewall_hides(fetch, monkeypatch, err
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(Fetch, "_cached", lambda *_: None)
+    monkeypatch.setattr(Fetch, "cached", lambda *_: None)
     monkeypatch.setattr(Fetch, "_download", fail)
     with pytest.raises(ValueError, match=f"data set one .* is missing: {message}"):
         fetch("http://mirror.test").dataset("one")

@@ -70,7 +70,7 @@ def answers(
     sampler: Sampler, requests: dict[str, tuple[str, int]], sampling: Sampling = FREE, context: int | None = None
 ) -> dict[str, Response]:
     """Key -> response to (prompt, seed)."""
-    session = sampler.session(sampling, context)
+    session = sampler.session(sampling, context, lambda *made: None)
     for key, (prompt, seed) in requests.items():
         session.submit(key, prompt, seed)
     found: dict[str, Response] = {}

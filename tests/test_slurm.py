@@ -19,8 +19,9 @@ import pandas as pd
 import pytest
 import yaml
 
+from project import environment
 from slurm_cluster import SlurmCluster, slurm_cluster, why_not
-from test_workflow import copy_repository, environment, is_alive, wait_for
+from test_workflow import copy_repository, is_alive, wait_for
 
 pytestmark = pytest.mark.slurm
 
@@ -82,11 +83,10 @@ class History:
     returncodes: list[int] = field(default_factory=list)
     killed: str = ""
     requeued: str = ""
-    interrupted: dict[str, int] = field(
-        default_factory=dict
-    )  # runs that Ctrl-C stopped, and how often they had started
+    # Runs that Ctrl-C stopped, or a preemption, and how often they had started.
+    interrupted: dict[str, int] = field(default_factory=dict)
+    preempted: dict[str, int] = field(default_factory=dict)
     left_alive: list[str] = field(default_factory=list)  # trainings that lived on
-    preempted: dict[str, int] = field(default_factory=dict)  # the same of the preemption
 
     @property
     def runs(self) -> list[str]:
@@ -203,12 +203,12 @@ def test_no_step_is_lost_or_repeated(history, tmp_path):
     published = history.clone / "results/smoke/runs" / history.killed
     (tmp_path / "run").mkdir()
     shutil.copy(published / "spec.json", tmp_path / "run")
-    inputs, models = (history.clone / "results/smoke" / name for name in ("inputs", "models"))
-    manifests = {"--data": next(inputs.glob("*/manifest.json")), "--model": next(models.glob("*/manifest.json"))}
-    options = [str(word) for pair in manifests.items() for word in pair]
-    straight = [sys.executable, "-m", "dara", "train", str(tmp_path / "run/spec.json"), *options]
+    data, model = (
+        next((history.clone / "results/smoke" / name).glob("*/manifest.json")) for name in ("inputs", "models")
+    )
+    options = ["--data", data, "--model", model, "--scratch", tmp_path / "scratch"]
     done = subprocess.run(
-        [*straight, "--scratch", str(tmp_path / "scratch")],
+        [sys.executable, "-m", "dara", "train", tmp_path / "run/spec.json", *options],
         cwd=history.clone,
         env=environment() | {"PYTHONPATH": str(history.clone / "workflow")},
         capture_output=True,
@@ -258,18 +258,15 @@ def test_a_requeued_training_goes_on_under_its_own_job(history):
     assert history.manifest(history.requeued)["starts"][1]["from_step"] >= EVERY
 
 
-def test_ctrl_c_cancels_the_jobs_and_the_next_command_goes_on_without_unlocking(history):
-    assert history.interrupted
+@pytest.mark.parametrize("ended", ["interrupted", "preempted"])
+def test_a_training_that_was_stopped_goes_on_without_unlocking(history, ended):
+    """By Ctrl-C, which cancels the jobs, or by a preemption."""
+    stopped = getattr(history, ended)
+    assert stopped
+    for run, starts in stopped.items():
+        assert len(history.manifest(run)["starts"]) > starts
     assert history.left_alive == []
-    for run, starts in history.interrupted.items():
-        assert len(history.manifest(run)["starts"]) > starts
     assert "LockException" not in history.outputs[1]
-
-
-def test_a_preempted_training_goes_on(history):
-    assert history.preempted
-    for run, starts in history.preempted.items():
-        assert len(history.manifest(run)["starts"]) > starts
 
 
 def test_a_training_stops_at_a_checkpoint_before_its_time_limit_and_a_new_job_continues(history, tmp_path):
@@ -303,7 +300,7 @@ def test_the_logs_say_where_to_look(history):
 
 
 def test_jobs_need_no_network(history):
-    if not history.cluster.isolated:
+    if not history.cluster.inside:
         pytest.skip("this machine can make no network namespace")
     devices = history.cluster.run("srun", "--mem=10", "cat", "/proc/net/dev").splitlines()
     assert [line.split(":")[0].strip() for line in devices if ":" in line] == ["lo"]
@@ -325,7 +322,8 @@ def test_the_smoke_matrix_as_it_stands_ends_with_its_report(cluster, tmp_path):
     for run in whole.runs:
         assert whole.manifest(run)["outcome"] == "completed"
         assert [job["JobState"] for job in whole.jobs(run)] == ["COMPLETED"]
-        assert len(list((results / f"scores/{run}").glob("step_*/*.csv"))) == 2
+        [scores] = (results / f"scores/{run}").glob("*/scores.csv.gz")
+        assert pd.read_csv(scores)["step"].nunique() == 2
     for table in ("final_scores", "math_final_scores"):
         assert "DARA-Sym" in (results / f"tables/{table}.md").read_text()
     assert (results / "report.html").stat().st_size > 100_000

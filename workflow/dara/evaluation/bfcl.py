@@ -20,10 +20,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dara.benchmarks import BenchmarkDefinition
 from dara.evaluation.bfcl_calls import CHECKER_VERSION, Tools, decode_calls, decode_output, single_turn_checker
 from dara.evaluation.isolation import Fork
 from dara.evaluation.records import Case, Metric, Response, plain_metric, read_jsonl
+from dara.registries import BenchmarkDefinition
 from dara.rewards import assistant_turn, evaluation_format, think_length, think_words
 
 if TYPE_CHECKING:

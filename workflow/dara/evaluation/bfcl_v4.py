@@ -20,12 +20,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dara.benchmarks import BenchmarkDefinition, PublishedCases
 from dara.evaluation import bfcl
 from dara.evaluation.bfcl import LANGUAGES, is_multi_turn, read_category
 from dara.evaluation.bfcl_calls import CHECKER_VERSION
 from dara.evaluation.records import Case, read_jsonl
 from dara.evaluation.tools import Program, ToolExecutor, dialogue, one_request, tools_identity
+from dara.registries import BenchmarkDefinition, PublishedCases
 
 if TYPE_CHECKING:
     from dara.data.hub import Fetch

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from dara.benchmarks import definition
 from dara.evaluation import records
 from dara.evaluation.isolation import MEMORY_BYTES
 from dara.evaluation.records import SCORE_TABLE, SCORES
 from dara.evaluation.samplers import Progress
 from dara.evaluation.sandbox import Outcome, Outcomes, ScorerSpec, ScoringPool, cores
 from dara.files import gunzip, gzipped, read_json, write_atomically
+from dara.registries import definition
 from dara.specs import Benchmark
 from dara.store import Journal
 

