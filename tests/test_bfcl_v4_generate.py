@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import yaml
 
-import dara.evaluation.generate as generate
 from bfcl_v4_fakes import SAID, OracleSampler, ScriptedSampler, benchmark, real_cases
 from dara.config import Benchmark
 from dara.data.hub import Fetch
-from dara.evaluation import bfcl_v4, samplers
+from dara.evaluation import bfcl_v4, engines, samplers
 from dara.evaluation.generate import generate_checkpoints, response_journal
 from dara.evaluation.records import (
     IDENTITY,
@@ -160,7 +159,7 @@ def write_model(folder: Path) -> Path:
 def evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], str]:
     """A function that evaluates the model `tmp_path/step_0` on so many cases; it always gives the same answer."""
     checkpoint = write_model(tmp_path)
-    monkeypatch.setitem(generate.SAMPLERS, "transformers", ScriptedSampler(lambda prompt, n: SAID))
+    monkeypatch.setitem(engines.SAMPLERS, "transformers", ScriptedSampler(lambda prompt, n: SAID))
     fetch = Fetch(cache=tmp_path / "hub", lock=tmp_path / "lock.yaml")
     settings = {"sampler": "transformers", "out": tmp_path / "out", "fetch": fetch}
     return lambda limit: evaluate_model(str(checkpoint), "bfcl_v4", limit=limit, **settings)

@@ -14,9 +14,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from dara.data.math_sets import QUESTIONS, SETS, read_set, reference
 from dara.data.prepare import prepare_benchmark
-from dara.data.public import INSTRUCTION
+from dara.data.public import INSTRUCTION, SETS, gold_answer, read_set
 from dara.evaluation import bfcl_v4, math
 from dara.evaluation.records import Response
 from dara.evaluation.sandbox import Outcome, Sandbox, ScorerSpec
@@ -40,7 +39,7 @@ def settings(tmp_path: Path, real_rows: RealRows) -> Any:
 
 
 def test_the_prepared_benchmark(settings: Any, tmp_path: Path) -> None:
-    assert ({name: one.questions for name, one in SETS.items()}, QUESTIONS) == (COUNTS, 1559)
+    assert {name: one.questions for name, one in SETS.items()} == COUNTS
     assert math.MATH_FIVE.data_files == tuple(SETS)
     prepare_benchmark("math_five", tmp_path / "out", fetch=settings)
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
@@ -137,7 +136,7 @@ def test_a_wrong_row_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_references(expected: str, answers: list[Any]) -> None:
-    assert {reference(answer) for answer in answers} == {expected}
+    assert {gold_answer(answer) for answer in answers} == {expected}
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +149,7 @@ def box() -> Iterator[Sandbox]:
 def test_gold_answers_against_themselves(name: str, real_rows: RealRows, box: Sandbox) -> None:
     """Each grade accepts all of them, in a box."""
     columns, rows = SETS[name].answer, real_rows(FILES[name])
-    golds = [reference(next(row[key] for key in columns if key in row)) for row in rows]
+    golds = [gold_answer(next(row[key] for key in columns if key in row)) for row in rows]
     outcomes = box.score([{"response": f"So it is $\\boxed{{{gold}}}$.", "answer": gold} for gold in golds])
     assert {outcome.outcome for outcome in outcomes} == {"ok"}
     assert [sum(outcome.scores[grade] for outcome in outcomes) for grade in math.GRADES] == [len(rows)] * 3

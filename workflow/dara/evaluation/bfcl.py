@@ -24,7 +24,7 @@ from dara.evaluation.bfcl_calls import CHECKER_VERSION, Tools, decode_calls, dec
 from dara.evaluation.isolation import Fork
 from dara.evaluation.records import Case, Metric, Response, plain_metric, read_jsonl
 from dara.registries import BenchmarkDefinition
-from dara.rewards import assistant_turn, evaluation_format, think_length, think_words
+from dara.rewards.tool_calling import assistant_turn, evaluation_format, think_length, think_words
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-from dara.rewards import assistant_turn
+from dara.rewards.tool_calling import assistant_turn
 
 Calls = list[dict[str, Any]]
 """Calls `{name: parameters}`."""

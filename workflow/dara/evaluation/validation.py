@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from dara.evaluation.math import case_files
 from dara.evaluation.records import Case, Metric, Response, plain_metric, read_jsonl
 from dara.registries import BenchmarkDefinition
-from dara.rewards import assistant_turn, math_correctness, response_length, think_length, tool_correctness, tool_format
+from dara.rewards.math import math_correctness, response_length
+from dara.rewards.tool_calling import assistant_turn, think_length, tool_correctness, tool_format
 
 if TYPE_CHECKING:
     import pandas as pd
