@@ -1,15 +1,57 @@
-"""What the tests of BFCL-v4's generation share: a sampler that knows what to say, and a small set of real cases."""
+"""What the tests of BFCL share: outputs with calls, scorers, real cases, and samplers that know what to say."""
 
+import json
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from dara.config import Benchmark, Sampling
-from dara.evaluation import bfcl_v4
+from dara.evaluation import bfcl, bfcl_v4
 from dara.evaluation.records import Case, Response, select_cases
+from dara.evaluation.sandbox import ScorerSpec
 from oracle import oracle_response
 
 SAMPLING = Sampling(temperature=0.6, top_p=0.95, max_response_tokens=8)
+
+
+SAID = "<think>t</think>\n<response>Done.</response>"
+
+
+def turn(*calls: dict[str, Any] | str, think: str = "t") -> str:
+    """An output with calls, `{name: parameters}` or as they are written."""
+    lines = [
+        call if isinstance(call, str) else json.dumps(dict(zip(("name", "parameters"), *call.items(), strict=True)))
+        for call in calls
+    ]
+    return f"<think>{think}</think>\n<tool_call>\n" + "\n".join(lines) + "\n</tool_call>"
+
+
+def talk(*turns: Sequence[str], finished: bool = True, stopped: str | None = None) -> Response:
+    """A dialogue: the outputs of each turn."""
+    return Response("", 30, finished, tuple(map(tuple, turns)), stopped)
+
+
+def single(language: str, kind: dict[str, Any], values: list[Any], category: str = "simple_python") -> Case:
+    """A case of a single turn, whose right call is a.f(x=...) with one of the values."""
+    parameters = {"type": "dict", "properties": {"x": {"description": "x", **kind}}, "required": ["x"]}
+    function = {"name": "a.f", "description": "f", "parameters": parameters}
+    gold = {"functions": [function], "answer": [{"a.f": {"x": values}}], "category": category, "language": language}
+    return Case(f"{category}_0", category, {}, gold)
+
+
+def files_case(number: int, *answer: list[str]) -> Case:
+    """A dialogue with a file system and the right calls of each turn."""
+    root = {"workspace": {"type": "directory", "contents": {"a.txt": {"type": "file", "content": "hello"}}}}
+    entry = {"id": f"multi_turn_base_{number}", "involved_classes": ["GorillaFileSystem", "MathAPI"]}
+    entry["initial_config"] = {"GorillaFileSystem": {"root": root}}
+    gold = {"entry": entry, "answer": list(answer), "category": "multi_turn_base"}
+    return Case(entry["id"], "multi_turn_base", {}, gold)
+
+
+def scorer(seconds: float = 5.0) -> ScorerSpec:
+    """The scorer of BFCL-v4, with a time limit."""
+    return ScorerSpec(bfcl.SCORER, {"think_limit": 16, "seconds": seconds}, seconds)
 
 
 def benchmark(**changes: object) -> Benchmark:

@@ -11,110 +11,99 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dara.evaluation import bfcl_v4_score
+from bfcl_v4_fakes import files_case, scorer, single, talk, turn
+from dara.evaluation import bfcl
 from dara.evaluation.bfcl_calls import decode_calls, render_call
-from dara.evaluation.records import Case, Response
+from dara.evaluation.records import Response
 from dara.evaluation.sandbox import Outcome, Sandbox, ScorerSpec
-from dara.evaluation.tools import MOST_ENDED, Limits, ToolExecutor, _call_text
+from dara.evaluation.tools import Limits, ToolExecutor, _call_text
 
-LIMITS = Limits(call_seconds=1.0, output_seconds=3.0, case_seconds=5.0)
 METHODS = {"cd", "mkdir", "add", "power"}
+PARIS = {"weather": {"city": "paris"}}
+CALL = '{"name":"weather","parameters":{"city":"paris"}}'
 
 
-def case(number: int, category: str = "multi_turn_base") -> Case:
-    root = {"workspace": {"type": "directory", "contents": {"a.txt": {"type": "file", "content": "hello"}}}}
-    entry = {
-        "id": f"{category}_{number}",
-        "involved_classes": ["GorillaFileSystem", "MathAPI"],
-        "initial_config": {"GorillaFileSystem": {"root": root}},
-    }
-    gold = {"entry": entry, "answer": [["mkdir(dir_name='new')"]], "category": category}
-    return Case(entry["id"], category, {}, gold)
+def cd(folder: str) -> str:
+    return turn(f'{{"name":"cd","parameters":{{"folder":{folder}}}}}')
 
 
-CASES = [case(number) for number in range(8)]
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
 
 
-def turn(*lines: str) -> str:
-    return "<think>t</think>\n<tool_call>\n" + "\n".join(lines) + "\n</tool_call>"
-
-
-def line(name: str, **parameters: Any) -> str:
-    return json.dumps({"name": name, "parameters": parameters})
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        (turn(CALL), [PARIS]),
+        (turn("no json", CALL, "{]"), [PARIS]),
+        (turn(CALL, CALL), [PARIS] * 2),
+        (turn('{"name":"a.b_c","parameters":{}}'), [{"a.b_c": {}}]),
+        (turn('{"name":"None","parameters":{}}'), []),
+        (turn('{"name":"none","parameters":{}}', CALL), [PARIS]),
+        ("<tool_call>\nold\n</tool_call> " + turn(CALL), [PARIS]),
+        (turn(CALL) + "<tool_call>\n</tool_call>", None),
+        (f"<tool_call>\n{CALL}", [PARIS]),
+        (CALL, None),
+        ("", None),
+        (turn('{"name":"os.system(1)","parameters":{}}', CALL), None),
+        (turn('{"name":"weather\\n","parameters":{}}'), None),
+        (turn('{"name":"weather","parameters":["paris"]}'), None),
+        (turn('{"name":7,"parameters":{}}'), None),
+        (turn('{"name":"weather"}'), None),
+        (turn("{" * 10_000), None),
+        (turn('{"a":' * 10_000), None),
+        (turn('{"name":"weather","parameters":{"n":' + "9" * 5000 + "}}"), None),
+        (cd("NaN"), None),
+        (cd("-Infinity"), None),
+        (cd("1e999"), None),
+        # Near Python's limit a value can be read and not written again, which would end the generation.
+        *((cd(nested(depth)), None) for depth in (70, 500, 980, 985, 990)),
+        (cd("[[[1]]]"), [{"cd": {"folder": [[[1]]]}}]),
+        (turn("{'name':'cd','parameters':{}}", "cd(folder='a')", "[" * 10_000, "{" * 10_000), None),
+        # The last of two keys counts, as for everybody who reads JSON with Python; it is checked like any other.
+        (turn('{"name":"os.system(1)","name":"cd","parameters":{},"parameters":{"a":1}}'), [{"cd": {"a": 1}}]),
+        (turn('{"name":"cd","name":"os.system(1)","parameters":{}}'), None),
+    ],
+    ids=range(31),
+)
+def test_calls_are_read_from_the_last_block(text: str, calls: list[dict[str, Any]] | None) -> None:
+    assert decode_calls(text) == calls
 
 
 NAMES = [
-    "__import__('os').system",
-    "().__class__.__base__.__subclasses__",
-    "cd(folder='a'); import os; os.system",
-    "cd or __import__",
-    "cd\n.x",
-    "",
-    "cd ",
-    "7cd",
-    "cd.",
-    "cd..x",
-    "caf\N{LATIN SMALL LETTER E WITH ACUTE}",
+    *("__import__('os').system", "().__class__.__base__.__subclasses__", "cd(folder='a'); import os; os.system"),
+    *("cd or __import__", "cd\n.x", "", "cd ", "7cd", "cd.", "cd..x", "caf\N{LATIN SMALL LETTER E WITH ACUTE}"),
     "x" * 1_000_000 + "(",
 ]
 
 
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name)[:30])
 def test_names_that_are_no_identifiers_make_a_turn_unreadable(name: str) -> None:
-    assert decode_calls(turn(line(name, command="true"))) is None
+    assert decode_calls(turn({name: {"command": "true"}})) is None
     assert render_call({name: {}}, {*METHODS, name}) is None
-
-
-def test_only_json_is_read() -> None:
-    assert decode_calls(turn('{"name":"cd","parameters":{"folder":NaN}}')) is None
-    assert decode_calls(turn('{"name":"cd","parameters":{"folder":-Infinity}}')) is None
-    assert decode_calls(turn("{'name':'cd','parameters':{}}", "cd(folder='a')", "[" * 10_000, "{" * 10_000)) is None
-    # The last of two keys counts, as for everybody who reads JSON with Python; it is checked like any other.
-    assert decode_calls(turn('{"name":"os.system(1)","name":"cd","parameters":{},"parameters":{"a":1}}')) == [
-        {"cd": {"a": 1}}
-    ]
-    assert decode_calls(turn('{"name":"cd","name":"os.system(1)","parameters":{}}')) is None
-
-
-@pytest.mark.parametrize("depth", [70, 500, 980, 985, 990])
-def test_what_is_nested_too_deeply_or_infinite_is_no_call(depth: int) -> None:
-    """Near Python's limit a value can be read and not written again, which would end the generation."""
-    nested = "[" * depth + "]" * depth
-    assert decode_calls(turn(f'{{"name":"cd","parameters":{{"folder":{nested}}}}}')) is None
-    assert decode_calls(turn('{"name":"cd","parameters":{"folder":1e999}}')) is None
-    assert decode_calls(turn('{"name":"cd","parameters":{"folder":[[[1]]]}}')) == [{"cd": {"folder": [[[1]]]}}]
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        "eval",
-        "open",
-        "os.system",
-        "GorillaFileSystem.__init__.__globals__",
-        "__init__",
-        "_load_scenario",
-        "cd.__globals__",
-        "importlib.import_module",
-        "execute_multi_turn_func_call",
-        "globals",
-        "copy.os.system",
+        *("eval", "open", "os.system", "GorillaFileSystem.__init__.__globals__", "__init__", "_load_scenario"),
+        *("cd.__globals__", "importlib.import_module", "execute_multi_turn_func_call", "globals", "copy.os.system"),
         "dara_eval_x.cd",
     ],
 )
 def test_only_methods_of_the_tools_are_rendered(name: str) -> None:
-    assert decode_calls(turn(line(name))) == [{name: {}}]  # a dotted identifier: compared by name it does no harm
+    assert decode_calls(turn({name: {}})) == [{name: {}}]  # a dotted identifier: compared by name it does no harm
     assert render_call({name: {}}, METHODS) is None
 
 
 @pytest.mark.parametrize(
     "value",
-    [float("nan"), float("inf"), 1e999, (1, 2), {1: 2}, {"a": {1, 2}}, b"x", object, json.loads("[" * 70 + "]" * 70)],
+    [float("nan"), float("inf"), 1e999, (1, 2), {1: 2}, {"a": {1, 2}}, b"x", object, json.loads(nested(70))],
     ids=repr,
 )
 def test_only_literals_are_rendered(value: Any) -> None:
     assert render_call({"cd": {"folder": value}}, METHODS) is None
-    assert render_call({"cd": value}, METHODS) is None or value == {"folder": 1}
+    assert render_call({"cd": value}, METHODS) is None
 
 
 JSON = st.recursive(
@@ -138,9 +127,16 @@ def test_what_is_rendered_calls_once_with_the_same_values(parameters: dict[str, 
     assert seen == [parameters]
 
 
+CASES = [files_case(number, ["mkdir(dir_name='new')"]) for number in range(8)]
+MKDIR = {"mkdir": {"dir_name": "new"}}
+ADD = {"add": {"a": 1, "b": 2}}
+ENDLESS = {"power": {"base": 9, "exponent": 10**12}}
+ONLY_FILE = '{"current_directory_content": ["a.txt"]}'
+
+
 @pytest.fixture(scope="module")
 def tools() -> Iterator[ToolExecutor]:
-    with ToolExecutor(CASES, LIMITS) as executor:
+    with ToolExecutor(CASES, Limits(call_seconds=1.0, output_seconds=3.0, case_seconds=5.0)) as executor:
         yield executor
 
 
@@ -175,30 +171,24 @@ def test_attacks_on_the_tools_are_answered_by_errors(tools: ToolExecutor, tmp_pa
         {"cd": {"self": 1}},
         {"pwd": None},
         {"": {}},
-        {"mkdir": {"dir_name": json.loads("[" * 200 + "]" * 200)}},
+        {"mkdir": {"dir_name": json.loads(nested(200))}},
     ]
     said = tools.execute(CASES[2].id, attacks)
     assert len(said) == len(attacks)
     assert all(text.startswith("Error during execution: ") and len(text) < 400 for text in said)
     assert not marker.exists()
-    assert tools.execute(CASES[2].id, [{"ls": {}}]) == ['{"current_directory_content": ["a.txt"]}']
+    assert tools.execute(CASES[2].id, [{"ls": {}}]) == [ONLY_FILE]
 
 
-def test_answers_are_text_that_can_be_encoded(tools: ToolExecutor) -> None:
+def test_calls_and_answers_are_text_that_can_be_encoded(tools: ToolExecutor) -> None:
     """JSON can name half of a pair of surrogates; in a prompt it would end the tokenizer."""
-    calls = decode_calls(
-        turn(r'{"name":"cd","parameters":{"\ud800":1}}', r'{"name":"touch","parameters":{"file_name":"\ud800"}}')
-    )
-    calls += [{"ls": {}}]
-    said = tools.execute(CASES[6].id, calls)
+    half = r'{"name":"touch","parameters":{"file_name":"\ud800"}}'
+    calls = decode_calls(turn(r'{"name":"cd","parameters":{"\ud800":"\udfff"}}', half))
+    assert _call_text(calls[0]) == r"cd(\ud800='\udfff')"
+    said = tools.execute(CASES[6].id, [*calls, {"ls": {}}])
     assert said[0].endswith(r"got an unexpected keyword argument '\ud800'")
     assert said[2] == r'{"current_directory_content": ["a.txt", "\ud800"]}'
     assert all(text.encode("utf-8") for text in said)
-
-
-def test_a_call_is_shown_as_text_that_can_be_encoded() -> None:
-    (call,) = decode_calls(turn(r'{"name":"cd","parameters":{"\ud800":"\udfff"}}'))
-    assert _call_text(call) == r"cd(\ud800='\udfff')"
 
 
 def test_the_end_of_the_tools_process_costs_no_call(tools: ToolExecutor) -> None:
@@ -208,28 +198,13 @@ def test_the_end_of_the_tools_process_costs_no_call(tools: ToolExecutor) -> None
     os.killpg(tools._worker._process.pid, signal.SIGKILL)
     (said,) = tools.execute(here, [{"ls": {}}])
     assert "kept.txt" in said
-    assert tools.lost(here) == 0
-
-
-def test_a_call_that_never_ends_costs_its_own_answer(tools: ToolExecutor) -> None:
-    endless = {"power": {"base": 9, "exponent": 10**12}}
-    here = CASES[3].id
-    said = tools.execute(here, [{"mkdir": {"dir_name": "new"}}, endless, {"ls": {}}])
-    assert said[1] == "Error during execution: the tool did not answer within 1 seconds."
-    assert said[2] == '{"current_directory_content": ["a.txt", "new"]}'  # the state is as before
-    said = tools.execute(here, [endless] * 50 + [{"ls": {}}])
-    assert set(said[: MOST_ENDED - 1]) == {"Error during execution: the tool did not answer within 1 seconds."}
-    assert set(said[MOST_ENDED - 1 :]) == {
-        "Error during execution: the tool was not called, because the time for tool calls is used up."
-    }
-    assert tools.lost(here) == 52
-    assert tools.execute(CASES[4].id, [{"add": {"a": 1, "b": 2}}]) == ['{"result": 3}']
+    assert tools.forget(here) == 0
 
 
 def test_a_call_that_wants_all_memory_costs_its_own_answer(tools: ToolExecutor) -> None:
     # The text of such a number would have 10^8 digits; its limit or the time's is met first.
     huge = {"power": {"base": 10, "exponent": 10**8}}
-    said = tools.execute(CASES[5].id, [huge, {"add": {"a": 1, "b": 2}}])
+    said = tools.execute(CASES[5].id, [huge, ADD])
     assert said[0].startswith("Error during execution: ")
     assert said[1] == '{"result": 3}'
 
@@ -282,59 +257,48 @@ def inner(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_code_inside_a_copy_gets_nowhere(inner: Path, tmp_path: Path) -> None:
     """What if an attack got past the names and literals? The copy of the process is closed by the kernel."""
     marker = tmp_path / "marker"
-    attacks = [
-        "read",
-        "write",
-        "shell",
-        "spawn",
-        "socket",
-        "loop",
-        "memory",
-        "grow",
-        "recursion",
-        "kill",
-        "exit",
-        "fine",
-    ]
+    refused, lost = ("read", "write", "spawn", "socket", "recursion"), ("loop", "memory", "grow", "kill", "exit")
+    attacks = ["shell", *refused, *lost, "fine"]
     spec = ScorerSpec("inner_scorer:make", {"path": str(marker), "seconds": 1.0}, 10.0, (inner,))
     with Sandbox(spec) as box:
         outcomes = box.score([{"response": attack} for attack in attacks])
     scores = {attack: outcome.scores for attack, outcome in zip(attacks, outcomes, strict=True)}
     assert scores.pop("fine") == {"answered": 1}
     assert scores.pop("shell") == {"answered": 0}  # a shell that cannot load its libraries
-    refused, lost = {"refused": 1, "lost": 0}, {"refused": 0, "lost": 1}
-    for attack in ("read", "write", "spawn", "socket", "recursion"):
-        assert scores.pop(attack) == refused, attack
-    assert scores == dict.fromkeys(["loop", "memory", "grow", "kill", "exit"], lost)
+    assert scores == {attack: {"refused": int(attack in refused), "lost": int(attack in lost)} for attack in scores}
     assert not marker.exists()
 
 
-def test_the_worker_sees_nothing_of_this_process(inner: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_worker_sees_nothing_of_this_process_and_leaves_nothing(
+    inner: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DARA_SECRET", "x")
     with Sandbox(ScorerSpec("inner_scorer:look", {}, 5.0, (inner,))) as box:
         (outcome,) = box.score([{"response": ""}])
         expected = {"home": 1, "empty": 1, "secret": 0, "network": int(box.start() == "reachable")}
+        folder, pid = Path(box._directory.name), box._worker._process.pid
+        assert folder.is_dir()
     assert outcome == Outcome(expected, "ok")
+    assert not folder.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 def test_hostile_dialogues_are_scored_and_the_next_one_too(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
-    right = turn(line("mkdir", dir_name="new"))
-    endless = turn(line("power", base=9, exponent=10**12), line("mkdir", dir_name="new"))
-    dialogues = [
-        [[turn(line("__import__('os').system", command=f"touch {marker}")), right]],
-        [[turn(line("open", file=str(marker), mode="w")), turn(line("eval"), line("__class__")), right]],
-        [[endless]],
-        [[right]],
-        [[turn(line("mkdir", dir_name="x" * 1_000_000)), "{" * 10_000, "<tool_call>" * 100_000]],
-        [[turn(line("mkdir", **{"dir_name": "new", "x y": 1})), right]],
-        [[right]],
+    right, shell = turn(MKDIR), {"__import__('os').system": {"command": f"touch {marker}"}}
+    table = [
+        ([turn(shell), right], 1),
+        ([turn({"open": {"file": str(marker), "mode": "w"}}), turn({"eval": {}}, {"__class__": {}}), right], 1),
+        ([turn(ENDLESS, MKDIR)], None),
+        ([right], 1),
+        ([turn({"mkdir": {"dir_name": "x" * 1_000_000}}), "{" * 10_000, "<tool_call>" * 100_000], 0),
+        ([turn({"mkdir": {"dir_name": "new", "x y": 1}}), right], 1),
+        ([right], 1),
     ]
-    responses = [Response("", 1, True, tuple(map(tuple, turns))) for turns in dialogues]
-    spec = ScorerSpec(bfcl_v4_score.SCORER, {"think_limit": 16, "seconds": 2.0}, 2.0)
-    with Sandbox(spec) as box:
-        outcomes = box.score([bfcl_v4_score.scorer_item(response, CASES[0]) for response in responses])
-    assert [outcome.scores.get("accuracy") for outcome in outcomes] == [1, 1, None, 1, 0, 1, 1]
+    with Sandbox(scorer(1.0)) as box:
+        outcomes = box.score([bfcl.scorer_item(talk(steps), CASES[0]) for steps, _ in table])
+    assert [outcome.scores.get("accuracy") for outcome in outcomes] == [accuracy for _, accuracy in table]
     assert [outcome.outcome for outcome in outcomes] == ["ok", "ok", "timeout", "ok", "ok", "ok", "ok"]
     assert outcomes[2].scores["format"] == 1  # what was scored before the execution is kept
     assert not marker.exists()
@@ -342,61 +306,67 @@ def test_hostile_dialogues_are_scored_and_the_next_one_too(tmp_path: Path) -> No
 
 @pytest.fixture(scope="module")
 def box() -> Iterator[Sandbox]:
-    with Sandbox(ScorerSpec(bfcl_v4_score.SCORER, {"think_limit": 16, "seconds": 5.0}, 5.0)) as sandbox:
+    with Sandbox(scorer()) as sandbox:
         yield sandbox
 
 
+DICT, LIST, FLOATS = {"type": "dict"}, [{"k": ["v"]}], {"type": "array", "items": {"type": "float"}}
 KINDS = [
-    ("PYTHON", {"type": "dict"}, [{"k": ["v"]}]),
-    ("PYTHON", {"type": "array", "items": {"type": "dict"}}, [[{"k": ["v"]}]]),
+    ("PYTHON", DICT, LIST),
+    ("PYTHON", {"type": "array", "items": DICT}, [LIST]),
     ("PYTHON", {"type": "tuple", "items": {"type": "integer"}}, [[1, 2]]),
     ("PYTHON", {"type": "float"}, [1.5, ""]),
-    ("PYTHON", {"type": "array", "items": {"type": "float"}}, [[1.5]]),
-    ("JAVA", {"type": "HashMap"}, [{"k": ["v"]}]),
+    ("PYTHON", FLOATS, [[1.5]]),
+    ("JAVA", {"type": "HashMap"}, LIST),
     ("JAVA", {"type": "Array", "items": {"type": "integer"}}, [[1, 2]]),
     ("JAVA", {"type": "integer"}, [1]),
-    ("JAVASCRIPT", {"type": "dict"}, [{"k": ["v"]}]),
-    ("JAVASCRIPT", {"type": "array", "items": {"type": "float"}}, [[1.5]]),
+    ("JAVASCRIPT", DICT, LIST),
+    ("JAVASCRIPT", FLOATS, [[1.5]]),
+]
+
+
+def item(language: str, kind: dict[str, Any], values: list[Any], text: str) -> dict[str, Any]:
+    return bfcl.scorer_item(Response(text, 1, True), single(language, kind, values))
+
+
+STRANGE = [
+    "9" * 400,
+    "9" * 400 + "f",
+    "9" * 5000,
+    "new int[]{" + "9" * 5000 + "}",
+    "[" * 500 + "]" * 500,
+    "{a: {b: [}]}",
 ]
 
 
 @settings(max_examples=40, deadline=None)
 @given(
-    value=JSON
-    | st.sampled_from(
-        [
-            10**400,
-            "9" * 400,
-            "9" * 400 + "f",
-            "9" * 5000,
-            "new int[]{" + "9" * 5000 + "}",
-            "[" * 500 + "]" * 500,
-            "{a: {b: [}]}",
-        ]
-    )
+    value=JSON | st.floats() | st.sampled_from([10**400, *STRANGE]),
+    names=st.lists(st.sampled_from(["a.f", "x", ""]) | st.text(), min_size=1, max_size=3),
+    around=st.text(),
 )
-def test_no_value_makes_the_single_turn_checker_raise(box: Sandbox, value: Any) -> None:
-    items = []
-    for language, kind, values in KINDS:
-        parameters = {"type": "dict", "properties": {"x": {"description": "", **kind}}, "required": ["x"]}
-        gold = {
-            "functions": [{"name": "f", "description": "", "parameters": parameters}],
-            "answer": [{"f": {"x": values}}],
-        }
-        gold |= {"language": language, "category": "simple_python"}
-        items.append(bfcl_v4_score.scorer_item(Response(turn(line("f", x=value)), 1, True), Case("c", "c", {}, gold)))
-    assert {outcome.outcome for outcome in box.score(items)} == {"ok"}
+def test_no_text_makes_the_checker_of_single_turns_raise(
+    box: Sandbox, value: Any, names: list[str], around: str
+) -> None:
+    texts = [turn({"a.f": {"x": value}}), turn(*({name: value} for name in names)) + around, around]
+    items = [item(*kind, texts[0]) for kind in KINDS] + [item(*KINDS[3], text) for text in texts[1:]]
+    outcomes = box.score(items)
+    assert {outcome.outcome for outcome in outcomes} == {"ok"}
+    assert {outcome.scores["accuracy"] for outcome in outcomes} <= {0, 1}
 
 
-@pytest.mark.parametrize("value", [10**308, 10**309, 10**400, -(10**4200)], ids=lambda value: f"{len(str(value))}")
-def test_a_number_that_is_no_float_is_wrong(box: Sandbox, value: int) -> None:
-    """Python's float() refuses it, which once ended the scoring of everything, again and again."""
-    parameters = {"type": "dict", "properties": {"x": {"description": "", "type": "float"}}, "required": ["x"]}
-    function = {"name": "f", "description": "", "parameters": parameters}
-    gold = {"functions": [function], "answer": [{"f": {"x": [1.5]}}], "language": "PYTHON", "category": "simple_python"}
-    response = Response(turn(line("f", x=value)), 1, True)
-    (outcome,) = box.score([bfcl_v4_score.scorer_item(response, Case("c", "c", {}, gold))])
-    assert (outcome.outcome, outcome.scores["accuracy"], outcome.scores["decode_error"]) == ("ok", 0, 0)
+def test_hostile_single_turns_end_and_the_next_one_is_still_scored(box: Sandbox, tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    texts = [turn({"__import__('os').system": {"command": f"touch {marker}"}}), "{" * 10_000, "<tool_call>" * 100_000]
+    texts += [cd(nested(10_000)), turn({"a.f": {"x": json.loads(nested(900))}})]
+    # Numbers that Python's float() refuses once ended the scoring of everything, again and again.
+    values = ["x" * 1_000_000, 10**308, 10**309, 10**400, -(10**4200), 1.5]
+    texts += [turn({"a.f": {"x": value}}) for value in values]
+    outcomes = box.score([item("PYTHON", {"type": "float"}, [1.5], text) for text in texts])
+    assert [outcome.scores["accuracy"] for outcome in outcomes] == [0] * (len(texts) - 1) + [1]
+    assert [outcome.scores["decode_error"] for outcome in outcomes] == [1] * 5 + [0] * len(values)
+    assert {outcome.outcome for outcome in outcomes} == {"ok"}
+    assert not marker.exists()
 
 
 @settings(max_examples=25, deadline=None)
@@ -404,43 +374,11 @@ def test_a_number_that_is_no_float_is_wrong(box: Sandbox, value: int) -> None:
 def test_no_value_makes_the_checker_of_dialogues_raise(box: Sandbox, values: list[Any]) -> None:
     a, b, c, d, e, f, g, h = values
     calls = [
-        line("mkdir", dir_name=a),
-        line("echo", content=b, file_name="a.txt"),
-        line("mv", source="a.txt", destination=c),
+        *({"mkdir": {"dir_name": a}}, {"echo": {"content": b, "file_name": "a.txt"}}),
+        *({"mv": {"source": "a.txt", "destination": c}}, {"sort": {"file_name": "a.txt"}}, {"cd": {"folder": d}}),
+        *({"mean": {"numbers": e}}, {"ls": {"a": f}}, {"logarithm": {"value": g, "base": 2, "precision": 10}}),
+        {"diff": {"file_name1": h, "file_name2": "a.txt"}},
     ]
-    calls += [line("sort", file_name="a.txt"), line("cd", folder=d), line("mean", numbers=e), line("ls", a=f)]
-    calls += [line("logarithm", value=g, base=2, precision=10), line("diff", file_name1=h, file_name2="a.txt")]
-    said = ((turn(*calls), turn(line("mkdir", dir_name="new")), "Done."),)
-    outcomes = box.score([bfcl_v4_score.scorer_item(Response("", 1, True, said), CASES[0])])
-    assert outcomes[0].outcome == "ok"
-    assert outcomes[0].scores["accuracy"] in (0, 1)
-
-
-@pytest.mark.parametrize("number", range(2))
-def test_a_bad_then_a_good_dialogue_under_one_name(box: Sandbox, number: int) -> None:
-    bad = Response("", 1, True, ((turn(line("rm", file_name="a.txt"), line("mkdir", dir_name="other")),),))
-    good = Response("", 1, True, ((turn(line("mkdir", dir_name="new")),),))
-    outcomes = box.score([bfcl_v4_score.scorer_item(one, CASES[0]) for one in (bad, good, bad, good)])
-    assert [outcome.scores["accuracy"] for outcome in outcomes] == [0, 1, 0, 1]
-
-
-def test_hostile_math_answers_end_in_time_with_a_recorded_outcome() -> None:
-    from dara.evaluation import math
-
-    hostile = [r"\boxed{" + "{" * 10_000 + "}" * 10_000 + "}", r"\boxed{9^{9^{9^9}}}"]
-    with Sandbox(ScorerSpec(math.LAPTOP_MATH.scorer, {}, 15.0)) as box:
-        outcomes = box.score([{"response": text, "answer": "4"} for text in [*hostile, r"\boxed{4}"]])
-    assert outcomes[-1] == Outcome({"strict": 1, "strict_or_numeric": 1, "math_verify": 1}, "ok")
-    assert not any(value for outcome in outcomes[:-1] for value in outcome.scores.values())
-    assert {outcome.outcome for outcome in outcomes} <= {"ok", "timeout"}
-
-
-def test_workers_leave_nothing_behind() -> None:
-    with Sandbox(ScorerSpec(bfcl_v4_score.SCORER, {"think_limit": 16, "seconds": 5.0}, 5.0)) as box:
-        box.start()
-        folder = Path(box._directory.name)
-        pid = box._worker._process.pid
-        assert folder.is_dir()
-    assert not folder.exists()
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+    (outcome,) = box.score([bfcl.scorer_item(talk([turn(*calls), turn(MKDIR), "Done."]), CASES[0])])
+    assert outcome.outcome == "ok"
+    assert outcome.scores["accuracy"] in (0, 1)

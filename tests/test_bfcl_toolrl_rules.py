@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import toolrl_rules
-from bfcl_v4_fakes import real_cases
-from dara.evaluation import bfcl_v4, bfcl_v4_score
+from bfcl_v4_fakes import real_cases, scorer
+from dara.evaluation import bfcl, bfcl_v4
 from dara.evaluation.bfcl import is_multi_turn
 from dara.evaluation.records import Case, Response
 from dara.evaluation.samplers import OVERFLOW
@@ -109,11 +109,8 @@ class Quiet:
     def execute(self, case_id: str, calls: list[dict[str, Any]]) -> list[str]:
         return [""] * len(calls)
 
-    def lost(self, case_id: str) -> int:
+    def forget(self, case_id: str) -> int:
         return 0
-
-    def forget(self, case_id: str) -> None:
-        """No state."""
 
 
 def played(case: Case, said: list[str | None]) -> Response:
@@ -129,7 +126,7 @@ def played(case: Case, said: list[str | None]) -> Response:
 
 @pytest.fixture(scope="module")
 def ours() -> Iterator[Sandbox]:
-    with Sandbox(ScorerSpec(bfcl_v4_score.SCORER, {"think_limit": 16, "seconds": 20.0}, 20.0)) as box:
+    with Sandbox(scorer(20.0)) as box:
         yield box
 
 
@@ -146,7 +143,7 @@ def test_dialogues_count_as_for_the_papers_tools(
 ) -> None:
     case, said = script
     kept = played(case, said)
-    (outcome,) = ours.score([bfcl_v4_score.scorer_item(kept, case)])
+    (outcome,) = ours.score([bfcl.scorer_item(kept, case)])
     turns = toolrl_rules.play(chain(said, repeat(SAID)), len(case.gold["answer"]), MAX_STEPS)
     assert turns is None or turns == [list(turn) for turn in kept.turns]
     assert (turns is None) == (kept.stopped == "context_overflow")

@@ -1,5 +1,6 @@
 """The tools of BFCL-v4's dialogues: they answer the gold calls as on any open machine, within stated limits."""
 
+import importlib
 import inspect
 import json
 import os
@@ -11,19 +12,17 @@ from typing import Any
 
 import pytest
 
-from bfcl_v4_fakes import real_cases
-from dara.evaluation import bfcl_calls, bfcl_v4, bfcl_v4_score
-from dara.evaluation.bfcl import is_multi_turn
+from bfcl_v4_fakes import real_cases, scorer, talk
+from dara.evaluation import bfcl, bfcl_v4
+from dara.evaluation.bfcl_calls import REFUSED, Calls
 from dara.evaluation.isolation import MEMORY_BYTES
-from dara.evaluation.records import Case, Response
+from dara.evaluation.records import Case
 from dara.evaluation.sandbox import Sandbox, SandboxError, ScorerSpec, ScoringPool, cores
-from dara.evaluation.tools import MOST_ENDED, NO_TIME, Limits, ToolExecutor
+from dara.evaluation.tools import NO_TIME, Limits, ToolExecutor
 from oracle import parse_call, tool_parameters, turn
 from project import ROOT
 
-DIALOGUES = [case for case in real_cases(None) if is_multi_turn(case.category)]
-
-Calls = list[dict[str, Any]]
+DIALOGUES = [case for case in real_cases(None) if bfcl.is_multi_turn(case.category)]
 
 
 def gold_turns(case: Case) -> list[Calls]:
@@ -36,11 +35,8 @@ def travel_case(case_id: str = "multi_turn_base_7") -> Case:
     person = {"user_first_name": "Ada", "user_last_name": "Ash", "access_token": "abc", "token_expires_in": 9}
     travel = {**person, "credit_card_list": {"7": {"balance": 1000.0}}}
     history = [{"type": "deposit", "amount": 5.0, "timestamp": f"2024-0{month}-15 10:00:00"} for month in (1, 2, 3)]
-    entry = {
-        "id": case_id,
-        "involved_classes": ["TravelAPI", "TradingBot", "MathAPI", "GorillaFileSystem"],
-        "initial_config": {"TravelAPI": travel, "TradingBot": {"transaction_history": history, "authenticated": True}},
-    }
+    state = {"TravelAPI": travel, "TradingBot": {"transaction_history": history, "authenticated": True}}
+    entry = {"id": case_id, "involved_classes": [*state, "MathAPI", "GorillaFileSystem"], "initial_config": state}
     return Case(case_id, "multi_turn_base", {}, {"entry": entry, "answer": [[]], "category": "multi_turn_base"})
 
 
@@ -59,9 +55,8 @@ def test_the_gold_calls_of_all_dialogues_are_answered_and_never_cut() -> None:
                 called |= {name for call in calls for name in call}
                 longest = max([longest, *map(len, answers)])
                 longest_turn = max(longest_turn, sum(map(len, answers)))
-            assert tools.lost(case.id) == 0
             processor = max(processor, tools._live[case.id].seconds)
-            tools.forget(case.id)
+            assert tools.forget(case.id) == 0
     assert failed == []
     assert len(DIALOGUES) == 800
     assert {"book_flight", "verify_traveler_information"} <= called
@@ -97,53 +92,36 @@ from dara.evaluation.bfcl_calls import Tools
 tools, work = Tools(), json.load(sys.stdin)
 opened, before = [], set(sys.modules)
 sys.addaudithook(lambda event, details: opened.append(str(details[0])) if event == "open" else None)
-called = set()
-for entry, long_context, calls in work:
-    said = tools.execute(calls, entry, long_context)
-    called |= {name for call in calls for name in call}
-print(json.dumps([sorted(set(sys.modules) - before), opened, sorted(called)]))
+for entry, calls in work:
+    tools.execute(calls, entry, False)
+print(json.dumps([sorted(set(sys.modules) - before), opened]))
 """
 
 
-def every_method() -> list[tuple[dict[str, Any], bool, Calls]]:
-    """A call of each public method of the tools, with values of the types that it asks for; and of the dates."""
-    import bfcl_eval.eval_checker.multi_turn_eval.func_source_code as package
-
-    kinds = {"str": "2024-01-01", "int": 3, "float": 3.0, "bool": True, "List": [3.0, 4.0], "Dict": {}}
-    work = []
-    for module, tool in [(file.removesuffix(".json"), name) for name, file in bfcl_v4.TOOL_DOCS.items()]:
-        methods = inspect.getmembers(
-            getattr(__import__(f"{package.__name__}.{module}", fromlist=[tool]), tool), inspect.isfunction
-        )
-        calls = []
-        for name, method in methods:
-            if not name.startswith("_"):
-                parameters = list(inspect.signature(method).parameters.values())[1:]
-                values = {
-                    parameter.name: next((kinds[kind] for kind in kinds if kind in str(parameter.annotation)), "x")
-                    for parameter in parameters
-                }
-                calls.append({name: values})
-        work.append(({"id": f"every_{module}", "involved_classes": [tool], "initial_config": {}}, False, calls))
-    dates = [{"book_flight": {**BOOKING, "travel_date": "2024-11-10"}}, {"get_transaction_history": {}}]
-    return [*work, (travel_case().gold["entry"], False, dates)]
-
-
 def test_the_tools_import_and_open_nothing_once_they_are_loaded(tmp_path: Path) -> None:
-    work = every_method()
-    methods = {name for _, _, calls in work for call in calls for name in call}
-    for case in DIALOGUES:
-        calls = [call for calls in gold_turns(case) for call in calls]
-        work.append((case.gold["entry"], "long_context" in case.category, calls))
+    """Not for a call of any public method, with values of the types that it asks for, nor for dates."""
+    kinds = {"str": "2024-01-01", "int": 3, "float": 3.0, "bool": True, "List": [3.0, 4.0], "Dict": {}}
+    dates = [{"book_flight": {**BOOKING, "travel_date": "2024-11-10"}}, {"get_transaction_history": {}}]
+    work: list[tuple[dict[str, Any], Calls]] = [(travel_case().gold["entry"], dates)]
+    for tool, file in bfcl_v4.TOOL_DOCS.items():
+        package = "bfcl_eval.eval_checker.multi_turn_eval.func_source_code"
+        module = importlib.import_module(f"{package}.{file.removesuffix('.json')}")
+        entry = {"id": f"every_{tool}", "involved_classes": [tool], "initial_config": {}}
+        for name, method in inspect.getmembers(getattr(module, tool), inspect.isfunction):
+            parameters = list(inspect.signature(method).parameters.values())[1:]
+            values = {
+                parameter.name: next((kinds[kind] for kind in kinds if kind in str(parameter.annotation)), "x")
+                for parameter in parameters
+            }
+            if not name.startswith("_"):
+                work.append((entry, [{name: values}]))
+    assert len(work) > 120
     done = subprocess.run(
         [sys.executable, "-c", LATE],
         input=json.dumps(work), text=True, capture_output=True, check=True,
         env={**os.environ, "PYTHONPATH": str(ROOT / "workflow"), "BFCL_PROJECT_ROOT": str(tmp_path)}, cwd=tmp_path,
     )  # fmt: skip
-    imported, opened, called = json.loads(done.stdout)
-    assert (imported, opened) == ([], [])
-    assert len(methods) > 120
-    assert methods <= set(called)
+    assert json.loads(done.stdout) == [[], []]
 
 
 # They cancel in the same turn what they booked, which leaves nothing of it.
@@ -151,32 +129,28 @@ CANCELLED = ("multi_turn_base_198", "multi_turn_miss_func_198", "multi_turn_miss
 
 
 def test_wrong_bookings_are_wrong() -> None:
-    """Each case that books a flight, as the gold calls do and with another class in its last booking."""
+    """Each case that books a flight, as the gold calls do but with another class in its last booking."""
     right, items = [], {}
     for case in DIALOGUES:
         turns = gold_turns(case)
         bookings = [call["book_flight"] for calls in turns for call in calls if "book_flight" in call]
-        if not bookings:
-            continue
-        for wrong in (False, True):
-            if wrong:
-                now = bookings[-1]["travel_class"]
-                bookings[-1]["travel_class"] = "first" if now != "first" else "business"
-            said = tuple((turn(calls),) if calls else ("Done.",) for calls in turns)
-            items[len(right)] = bfcl_v4_score.scorer_item(Response("", 1, True, said), case)
-            right.append(int(not wrong or case.id in CANCELLED))
+        if bookings:
+            bookings[-1]["travel_class"] = "business" if bookings[-1]["travel_class"] == "first" else "first"
+            said = talk(*([turn(calls)] if calls else ["Done."] for calls in turns))
+            items[len(right)] = bfcl.scorer_item(said, case)
+            right.append(int(case.id in CANCELLED))
     scores: dict[int, Any] = {}
-    with ScoringPool(ScorerSpec(bfcl_v4_score.SCORER, {"think_limit": 16, "seconds": 10.0}, 10.0), cores()) as pool:
+    with ScoringPool(scorer(10.0), cores()) as pool:
         pool.score(items, lambda number, outcome: scores.update({number: outcome.scores["accuracy"]}))
     assert [scores[number] for number in range(len(right))] == right
-    assert len(right) == 2 * 164
+    assert len(right) == 164
 
 
-REFUSED = r"""
+REFUSING = r"""
 import sys
-from dara.evaluation import bfcl_calls, bfcl_v4_score, tools
+from dara.evaluation import bfcl, bfcl_calls, tools
 bfcl_calls.IMPORTED_LATE = ()
-make_server, make_scorer = tools.make_server, bfcl_v4_score.make_scorer
+make_server, make_scorer = tools.make_server, bfcl.make_scorer
 """
 
 
@@ -184,9 +158,9 @@ def test_a_tool_that_our_limits_refuse_is_an_error_and_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here the scoring worker does not even start: a known booking does not get its known score."""
-    (tmp_path / "refused.py").write_text(REFUSED)
+    (tmp_path / "refused.py").write_text(REFUSING)
     case = travel_case()
-    spec = ScorerSpec("refused:make_scorer", {"think_limit": 16, "seconds": 5.0}, 5.0, (tmp_path,))
+    spec = ScorerSpec("refused:make_scorer", {}, 5.0, (tmp_path,))
     with Sandbox(spec) as box, pytest.raises(SandboxError, match=r"(?s)does not start.*IMPORTED_LATE"):
         box.start()
     with ToolExecutor([case]) as tools:
@@ -196,20 +170,16 @@ def test_a_tool_that_our_limits_refuse_is_an_error_and_no_answer(
 
 
 def test_what_a_model_writes_is_never_taken_for_a_refusal() -> None:
-    case = travel_case()
-    text = "[Errno 24] Too many open files"
+    case, text = travel_case(), "[Errno 24] Too many open files"
     calls: Calls = [{"cd": {"folder": text}}, {text: {}}, {"cat": {text: 1}}, {"mean": {"numbers": text}}]
-    calls += [
-        {"book_flight": {**BOOKING, "travel_date": text}},
-        {"compute_exchange_rate": dict.fromkeys(("a", text), 1)},
-    ]
+    calls += [{"book_flight": {**BOOKING, "travel_date": text}}, {"compute_exchange_rate": {"a": 1, text: 1}}]
     with ToolExecutor([case]) as tools:
         said = tools.execute(case.id, calls)
     assert len(said) == len(calls)
-    assert not any(answer.startswith(bfcl_calls.REFUSED) for answer in said)
+    assert not any(answer.startswith(REFUSED) for answer in said)
 
 
-SMALL = Limits(call_seconds=1.0, output_seconds=1.5, case_seconds=4.0, answer_characters=1000, output_characters=2500)
+SMALL = Limits(call_seconds=1.0, output_seconds=1.5, case_seconds=3.5, answer_characters=1000, output_characters=2500)
 SLOW = {"power": {"base": 9, "exponent": 10**6}}  # takes a moment, and then fails: its text would be too long
 ENDLESS = {"power": {"base": 9, "exponent": 10**12}}
 FAST = {"add": {"a": 1, "b": 2}}
@@ -223,43 +193,40 @@ def tools() -> Iterator[ToolExecutor]:
 
 def test_calls_below_their_limit_are_bounded_for_an_output_and_for_a_case(tools: ToolExecutor) -> None:
     here, there = "multi_turn_base_7", "multi_turn_base_8"
-    answers = [tools.execute(here, [SLOW] * 400) for _ in range(10)]
+    answers = [tools.execute(here, [SLOW] * 400) for _ in range(5)]
     live = tools._live[here]
     assert live.ended == 0
     made = [sum(text != NO_TIME for text in said) for said in answers]
     assert 0 < made[0] < 400
     assert made[-1] == 0
     assert SMALL.case_seconds <= live.seconds < SMALL.case_seconds + SMALL.call_seconds
-    assert tools.lost(here) == 400 * 10 - sum(made)
     assert tools.execute(there, [FAST]) == ['{"result": 3}']
-    assert tools.lost(there) == 0
-    tools.forget(here)
-    assert tools.lost(here) == 0
+    assert (tools.forget(here), tools.forget(there)) == (400 * 5 - sum(made), 0)
     assert tools.execute(here, [FAST]) == ['{"result": 3}']
 
 
-def test_a_new_output_has_time_of_its_own(tools: ToolExecutor) -> None:
+def test_a_call_that_never_ends_costs_its_own_answer_and_a_new_output_has_time_of_its_own(tools: ToolExecutor) -> None:
     case = "multi_turn_base_7"
-    first = tools.execute(case, [ENDLESS, FAST, ENDLESS, FAST])
-    assert first[1:] == ['{"result": 3}', "Error during execution: the tool did not answer within 1 seconds.", NO_TIME]
+    said = tools.execute(case, [{"touch": {"file_name": "a"}}, ENDLESS, {"ls": {}}, ENDLESS, FAST])
+    late = "Error during execution: the tool did not answer within 1 seconds."
+    # The state is as before.
+    assert said == ["None", late, '{"current_directory_content": ["a"]}', late, NO_TIME]
+    assert NO_TIME == "Error during execution: the tool was not called, because the time for tool calls is used up."
     assert tools.execute(case, [FAST]) == ['{"result": 3}']
-    assert tools.lost(case) == 3
-    assert tools.execute(case, [ENDLESS, FAST])[1] == NO_TIME
-    assert MOST_ENDED == 3
-    assert tools.lost(case) == 5
+    assert tools.execute(case, [ENDLESS, FAST])[1] == NO_TIME  # the third that ended its copy
+    assert tools.forget(case) == 5
+    assert tools.execute("multi_turn_base_8", [FAST]) == ['{"result": 3}']
 
 
 def test_long_answers_are_cut(tools: ToolExecutor) -> None:
-    case = "multi_turn_base_7"
-    name = "x" * 3000
-    touch = {"touch": {"file_name": name}}
-    said = tools.execute(case, [touch, {"ls": {}}, {"ls": {}}, {"ls": {}}, FAST])
+    case, name = "multi_turn_base_7", "x" * 3000
+    said = tools.execute(case, [{"touch": {"file_name": name}}, {"ls": {}}, {"ls": {}}, {"ls": {}}, FAST])
     listing = json.dumps({"current_directory_content": [name]})
     assert said[1] == said[2] == f"{listing[:1000]} [cut after 1000 characters]"
     left = 2500 - len(said[0]) - 2 * len(said[1])
     assert said[3] == f"{listing[:left]} [cut after {left} characters]"
     assert said[4] == " [cut after 0 characters]"
-    assert tools.lost(case) == 0
+    assert tools.forget(case) == 0
 
 
 def test_it_is_told_what_executes_the_tools() -> None:

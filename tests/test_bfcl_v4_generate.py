@@ -1,11 +1,6 @@
 """Generation of BFCL-v4, response by response: kills, resuming, identity, and a whole way to a table."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +10,10 @@ import numpy as np
 import pytest
 import yaml
 
-import dara.evaluation.generate as generate
-from bfcl_v4_fakes import OracleSampler, ScriptedSampler, benchmark, real_cases
+from bfcl_v4_fakes import SAID, OracleSampler, ScriptedSampler, benchmark, real_cases
 from dara.config import Benchmark
 from dara.data.hub import Fetch
 from dara.evaluation import bfcl_v4, engines, samplers
-from dara.evaluation.bfcl import CATEGORIES
 from dara.evaluation.generate import generate_checkpoints, response_journal
 from dara.evaluation.records import (
     IDENTITY,
@@ -39,7 +32,6 @@ from evaluation_fakes import write_checkpoints
 from oracle import oracle_response
 from project import ROOT
 
-SAID = "<think> I cannot. </think>\n<response> No. </response>"
 CASES = 14
 
 
@@ -59,15 +51,17 @@ def run(folder: Path, sampler: ScriptedSampler, **changes: object) -> Path:
     return responses_path(out, 0)
 
 
+def saying(prompt: str, n: int) -> str:
+    return f"{SAID} {len(prompt)}"
+
+
 def test_every_case_is_asked_and_kept_in_the_order_of_the_cases(tmp_path: Path) -> None:
     path = run(tmp_path, ScriptedSampler(lambda prompt, n: SAID))
     rows = read_responses(path, real_cases(CASES), 1)
     assert len(rows) == CASES
-    turns = {row.case: row.turns for row in rows}
-    assert [case for case, spoken in turns.items() if spoken is not None] == [
-        "multi_turn_base_0", "multi_turn_miss_func_0", "multi_turn_miss_param_0", "multi_turn_long_context_0"
-    ]  # fmt: skip
-    assert set(turns["multi_turn_base_0"]) == {(SAID,)}
+    dialogues = {row.case: row.turns for row in rows if row.turns is not None}
+    assert list(dialogues) == [f"multi_turn_{kind}_0" for kind in ("base", "miss_func", "miss_param", "long_context")]
+    assert set(dialogues["multi_turn_base_0"]) == {(SAID,)}
     assert not journal_path(path.parent, 0).exists()
     identity = json.loads((path.parent / RESPONSES).read_text())
     assert identity["versions"] == {"bfcl-eval": "2026.3.23", "prompt": 1, "tools": 3}
@@ -77,36 +71,31 @@ def test_every_case_is_asked_and_kept_in_the_order_of_the_cases(tmp_path: Path) 
 
 
 def test_a_kill_loses_no_finished_case_and_none_is_made_twice(tmp_path: Path) -> None:
-    straight = run(tmp_path / "straight", ScriptedSampler(lambda prompt, n: f"{SAID} {len(prompt)}"))
-    total = ScriptedSampler(lambda prompt, n: "")
-    run(tmp_path / "count", total)
-
-    def dying(kind: type[BaseException], after: int) -> ScriptedSampler:
-        def answer(prompt: str, n: int) -> str:
-            if n == after:
-                raise kind
-            return f"{SAID} {len(prompt)}"
-
-        return ScriptedSampler(answer)
-
+    straight = ScriptedSampler(saying)
+    expected = run(tmp_path / "straight", straight).read_bytes()
+    out = tmp_path / "killed" / "scores" / "run" / "bfcl_v4"
     made = 0
     for kind, after in ((KeyboardInterrupt, 4), (SystemExit, 0), (RuntimeError, 7)):
-        sampler = dying(kind, after)
+
+        def dying(prompt: str, n: int, kind: type[BaseException] = kind, after: int = after) -> str:
+            if n == after:
+                raise kind
+            return saying(prompt, n)
+
         with pytest.raises(kind):
-            run(tmp_path / "killed", sampler)
-        out = tmp_path / "killed" / "scores" / "run" / "bfcl_v4"
+            run(tmp_path / "killed", ScriptedSampler(dying))
         assert (out / IDENTITY).is_file()
         assert not (out / RESPONSES).exists()
         assert not responses_path(out, 0).exists()
         kept = journal_path(out, 0).read_text().splitlines()
         assert len(kept) == len({json.loads(line)["case"] for line in kept}) >= made
         made = len(kept)
+        with journal_path(out, 0).open("a") as stream:
+            stream.write('{"case": "multi_tu')  # as if the kill had come in the middle of a line
     assert made > 4
-    last = ScriptedSampler(lambda prompt, n: f"{SAID} {len(prompt)}")
-    path = run(tmp_path / "killed", last)
-    assert path.read_bytes() == straight.read_bytes()
-    assert last.answered < total.answered
-    again = ScriptedSampler(lambda prompt, n: "")
+    last, again = ScriptedSampler(saying), ScriptedSampler(saying)
+    assert run(tmp_path / "killed", last).read_bytes() == expected
+    assert last.answered < straight.answered
     run(tmp_path / "killed", again)
     assert again.answered == 0
 
@@ -140,9 +129,7 @@ def test_long_outputs_show_what_was_made_before_anything_has_ended(
     caplog.set_level("INFO", "dara.evaluation.generate")
 
     class Slow(ScriptedSampler):
-        def session(
-            self, sampling: object, max_context: int | None, tell: Callable[[int, int], None]
-        ) -> ScriptedSampler:
+        def session(self, sampling: object, max_context: int | None, tell: Callable[[int, int], None]) -> "Slow":
             self._tell = tell
             return super().session(sampling, max_context)
 
@@ -161,55 +148,6 @@ def test_several_samples_of_a_dialogue_are_an_error(tmp_path: Path) -> None:
         run(tmp_path, ScriptedSampler(lambda prompt, n: SAID), samples=2)
 
 
-CHILD = """
-    import sys, time
-    from pathlib import Path
-    from bfcl_v4_fakes import OracleSampler, ScriptedSampler, benchmark
-    from dara.evaluation import bfcl_v4
-    from dara.evaluation.generate import generate_checkpoints, response_journal
-
-    folder, slow_after = Path(sys.argv[1]), int(sys.argv[2])
-
-    def answer(prompt, n):
-        if n == slow_after:
-            print("hanging", flush=True)
-            time.sleep(1000)
-        return f"said {len(prompt)}"
-
-    out = folder / "scores" / "run" / "bfcl_v4"
-    generate_checkpoints(
-        {0: folder / "step_0"}, benchmark(), bfcl_v4.data_directory(), out, make_sampler=ScriptedSampler(answer)
-    )
-"""
-
-
-@pytest.mark.slow
-def test_a_process_that_is_killed_outright_goes_on_where_it_was(tmp_path: Path) -> None:
-    write_checkpoints(tmp_path, [0])
-    path = responses_path(tmp_path / "scores" / "run" / "bfcl_v4", 0)
-    journal = journal_path(path.parent, 0)
-
-    def child(slow_after: int) -> subprocess.Popen:
-        command = [sys.executable, "-c", textwrap.dedent(CHILD), str(tmp_path), str(slow_after)]
-        folders = os.pathsep.join(str(Path(module.__file__).parents[up]) for module, up in ((generate, 2),))
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join((folders, str(Path(__file__).parent)))}
-        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-
-    with child(slow_after=12) as killed:
-        assert killed.stdout.readline() == "hanging\n"
-        killed.send_signal(signal.SIGKILL)
-    assert not path.exists()
-    kept = journal.read_bytes()
-    assert kept.count(b"\n") >= 4
-    journal.write_bytes(kept + b'{"case": "multi_tu')  # as if the kill had come in the middle of a line
-    with child(slow_after=-1) as again:
-        assert again.wait() == 0
-    rows = read_responses(path, real_cases(CASES), 1)
-    assert len({row.case for row in rows}) == CASES
-    straight = run(tmp_path / "straight", ScriptedSampler(lambda prompt, n: f"said {len(prompt)}"))
-    assert straight.read_bytes() == path.read_bytes()
-
-
 def write_model(folder: Path) -> Path:
     (checkpoint,) = write_checkpoints(folder, [0]).values()
     for name in ("config.json", "tokenizer.json"):
@@ -217,29 +155,30 @@ def write_model(folder: Path) -> Path:
     return checkpoint
 
 
-def test_a_model_is_evaluated_without_the_workflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], str]:
+    """A function that evaluates the model `tmp_path/step_0` on so many cases; it always gives the same answer."""
     checkpoint = write_model(tmp_path)
     monkeypatch.setitem(engines.SAMPLERS, "transformers", ScriptedSampler(lambda prompt, n: SAID))
     fetch = Fetch(cache=tmp_path / "hub", lock=tmp_path / "lock.yaml")
-    table = evaluate_model(
-        str(checkpoint), "bfcl_v4", limit=CASES, sampler="transformers", out=tmp_path / "out", fetch=fetch
-    )
-    assert f"{checkpoint} on bfcl_v4: 14 cases, 14 responses" in table
+    settings = {"sampler": "transformers", "out": tmp_path / "out", "fetch": fetch}
+    return lambda limit: evaluate_model(str(checkpoint), "bfcl_v4", limit=limit, **settings)
+
+
+def test_a_model_is_evaluated_without_the_workflow(tmp_path: Path, evaluate: Callable[[int], str]) -> None:
+    table = evaluate(CASES)
+    assert f"{tmp_path / 'step_0'} on bfcl_v4: 14 cases, 14 responses" in table
     rows = {cells[1].strip(): cells[2].strip() for cells in (line.split("|") for line in table.splitlines()[2:])}
-    assert rows["average_format"] == "100.00 %"
+    assert rows["average_format"] == rows["decode_error_rate"] == "100.00 %"
     assert rows["average_accuracy"] == "0.00 %"
-    assert rows["decode_error_rate"] == "100.00 %"
     assert "No average" not in table
 
 
 def test_a_first_look_says_which_averages_it_has_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, evaluate: Callable[[int], str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    checkpoint = write_model(tmp_path)
-    monkeypatch.setitem(engines.SAMPLERS, "transformers", ScriptedSampler(lambda prompt, n: SAID))
-    fetch, out = Fetch(cache=tmp_path / "hub", lock=tmp_path / "lock.yaml"), tmp_path / "out"
     caplog.set_level("INFO")
-    table = evaluate_model(str(checkpoint), "bfcl_v4", limit=12, sampler="transformers", out=out, fetch=fetch)
+    table, out = evaluate(12), tmp_path / "out"
     assert caplog.messages[0] == (
         f"step_0 on bfcl_v4: at most 12 cases, sampler transformers, at most 8192 tokens an output; into {out}"
     )
@@ -250,7 +189,7 @@ def test_a_first_look_says_which_averages_it_has_not(
     )
     record = out / evaluation_id(paper_settings("bfcl_v4", limit=12)) / SCORES
     record.write_text(record.read_text().replace("isolated", "reachable"))
-    assert _remarks("bfcl_v4", CATEGORIES["bfcl_v4"], record) == [
+    assert _remarks("bfcl_v4", bfcl_v4.CATEGORIES, record) == [
         f"This system allows no network namespace, so the scorer could reach a network ({record})."
     ]
 

@@ -1,6 +1,7 @@
 """Held-out validation: the training rewards on ToolRL's and DeepScaleR's validation rows."""
 
 import json
+from collections import Counter
 
 import pandas as pd
 import pytest
@@ -17,37 +18,26 @@ from evaluation_fakes import FakeSampler, benchmark, write_checkpoints
 CALL = '<think>use it</think>\n<tool_call>\n{"name": "f", "parameters": {"x": 1}}\n</tool_call>'
 
 
-@pytest.fixture
-def tool_scorer():
-    with Sandbox(ScorerSpec(TOOLRL_VALIDATION.scorer, {}, 10.0)) as sandbox:
-        yield sandbox
-
-
-@pytest.fixture
-def math_scorer():
-    with Sandbox(ScorerSpec(DEEPSCALER_VALIDATION.scorer, {}, 10.0)) as sandbox:
-        yield sandbox
-
-
 def rewards(
-    benchmark: BenchmarkDefinition,
-    sandbox: Sandbox,
-    responses: list[Response],
-    references: list[str],
-    limit: int | None,
+    benchmark: BenchmarkDefinition, texts: list[str], references: list[str], limit: int | None = None
 ) -> list[dict]:
-    items = [{"response": one.text, "reference": gold} for one, gold in zip(responses, references, strict=True)]
-    outcomes = sandbox.score(items)
-    return [benchmark.score_row(one, outcome.scores, limit) for one, outcome in zip(responses, outcomes, strict=True)]
+    """The rewards of responses, each of 9 tokens."""
+    with Sandbox(ScorerSpec(benchmark.scorer, {}, 10.0)) as sandbox:
+        outcomes = sandbox.score(
+            [{"response": text, "reference": gold} for text, gold in zip(texts, references, strict=True)]
+        )
+    return [
+        benchmark.score_row(Response(text, 9, True), outcome.scores, limit)
+        for text, outcome in zip(texts, outcomes, strict=True)
+    ]
 
 
-def test_tool_rewards_are_those_of_training(tool_scorer):
+def test_tool_rewards_are_those_of_training():
     texts = [
         CALL, CALL.replace("1", "2"), CALL.replace('"f"', '"g"'), CALL.replace("\n<tool", " <tool"), "f(1)", "",
         CALL + "<|im_end|>", "<think>" + "word " * 17 + CALL.removeprefix("<think>use it"), "{" * 20_000,
     ]  # fmt: skip
-    responses = [Response(text, 9, True) for text in texts]
-    found = rewards(TOOLRL_VALIDATION, tool_scorer, responses, [CALL] * len(texts), None)
+    found = rewards(TOOLRL_VALIDATION, texts, [CALL] * len(texts))
     for text, row in zip(texts, found, strict=True):
         names = ("correctness", "format", "length")
         expected = score("tool_calling", names, response=text, reference=CALL, n_tokens=9, params={})
@@ -57,32 +47,21 @@ def test_tool_rewards_are_those_of_training(tool_scorer):
     assert {row["truncated"] for row in found} == {0}
 
 
-def test_gold_turns_of_the_real_rows(tool_scorer, real_rows):
+def test_gold_turns_of_the_real_rows(real_rows):
     golds = [row["reward_model"]["ground_truth"] for row in real_rows("toolrl_rlla_4k_val80.jsonl")]
-    found = rewards(TOOLRL_VALIDATION, tool_scorer, [Response(gold, 50, True) for gold in golds], golds, 16)
-    assert len(found) == 80
+    found = rewards(TOOLRL_VALIDATION, golds, golds, 16)
     assert all(row["format"] == 1 for row in found)
     # Nine rows have no call; the reward of the others is at its maximum.
-    assert [row["correctness"] for row in found].count(3.0) == 71
-    assert [row["correctness"] for row in found].count(0.0) == 9
+    assert Counter(row["correctness"] for row in found) == {3.0: 71, 0.0: 9}
 
 
-def test_math_rewards_are_those_of_training_truncated_or_not(math_scorer):
-    responses = [
-        Response(r"\boxed{\frac12}", 4000, True), Response(r"\boxed{0.5} and", 4001, False), Response("0.5", 4, True),
-        Response("", 0, False),
-    ]  # fmt: skip
-    found = rewards(DEEPSCALER_VALIDATION, math_scorer, responses, ["0.5"] * 4, 4000)
-    assert [(row["correctness"], row["length"], row["truncated"]) for row in found] == [
-        (1, 1, 0), (1, 0, 1), (0, 1, 0), (0, 1, 1),
-    ]  # fmt: skip
-
-
-def test_what_was_not_scored_in_time_has_the_lowest_rewards():
-    response = Response(CALL, 9, True)
-    row = TOOLRL_VALIDATION.score_row(response, {}, 16)
-    assert (row["correctness"], row["format"]) == (-3.0, 0)
-    assert DEEPSCALER_VALIDATION.score_row(response, {}, 4000)["correctness"] == 0
+def test_math_rewards_are_those_of_training_truncated_or_not():
+    texts = [r"\boxed{\frac12}", r"\boxed{0.5} and", "0.5", ""]
+    found = rewards(DEEPSCALER_VALIDATION, texts, ["0.5"] * 4, 4000)
+    assert [row["correctness"] for row in found] == [1, 1, 0, 0]
+    lengths = [(4000, True), (4001, False), (4, True), (0, False)]
+    rows = [DEEPSCALER_VALIDATION.score_row(Response("", *one), {"correctness": 1}, 4000) for one in lengths]
+    assert [tuple(row.values()) for row in rows] == [(1, 1, 0), (1, 0, 1), (1, 1, 0), (1, 1, 1)]
 
 
 def test_math_needs_its_limit():
@@ -91,38 +70,35 @@ def test_math_needs_its_limit():
             benchmark(name, length_limit=None)
 
 
-@pytest.mark.parametrize("one", [TOOLRL_VALIDATION, DEEPSCALER_VALIDATION])
-def test_rows_fill_the_columns(one):
+@pytest.mark.parametrize(
+    ("one", "lowest"),
+    [(TOOLRL_VALIDATION, {"correctness": -3.0, "format": 0}), (DEEPSCALER_VALIDATION, {"correctness": 0})],
+)
+def test_what_was_not_scored_in_time_has_the_lowest_rewards(one, lowest):
     row = one.score_row(Response(CALL, 9, True), {}, 16)
-    place = {"case", "category", "sample", "n_tokens", "outcome"}
-    assert set(one.columns) == place | set(row)
+    assert row == {**lowest, "length": 1, "truncated": 0}
+    assert set(one.columns) == {"case", "category", "sample", "n_tokens", "outcome"} | set(row)
 
 
 def test_cases_are_the_prepared_rows(tmp_path):
     messages = [{"role": "user", "content": "1+1?"}]
-    rows = [{"id": "train_7", "category": "deepscaler", "messages": messages, "reference": "2"}]
+    row = {"id": "train_7", "category": "deepscaler", "messages": messages, "reference": "2"}
     path = tmp_path / DEEPSCALER_VALIDATION.cases_folder / "problems.jsonl"
     path.parent.mkdir()
-    path.write_text(json.dumps(rows[0]) + "\n")
+    path.write_text(json.dumps(row) + "\n")
     (case,) = DEEPSCALER_VALIDATION.load_cases(path.parent)
     assert (case.id, case.category, case.gold) == ("train_7", "deepscaler", {"reference": "2"})
     assert DEEPSCALER_VALIDATION.prompt(case) == messages
     assert DEEPSCALER_VALIDATION.case_files(path.parent) == [path]
     path.write_text('{"id": "a"}\n')
-    with pytest.raises(
-        ValueError, match=r"problems.jsonl, row 1: must be an object with id, category, messages, reference"
-    ):
+    with pytest.raises(ValueError, match=r"jsonl, row 1: must be an object with id, category, messages, reference"):
         DEEPSCALER_VALIDATION.load_cases(path.parent)
 
 
 def test_means_of_the_rewards():
-    tools = pd.DataFrame(
-        {
-            "case": ["a", "a", "b", "b"], "category": ["tool_call", "tool_call", "response", "response"],
-            "sample": [0, 1, 0, 1], "correctness": [3.0, -3.0, 0.0, 0.0], "format": [1, 0, 1, 1],
-            "length": [1, 1, 0, 0], "truncated": [0, 0, 1, 0],
-        }
-    )  # fmt: skip
+    place = {"case": list("aabb"), "category": ["tool_call"] * 2 + ["response"] * 2, "sample": [0, 1, 0, 1]}
+    scores = {"correctness": [3.0, -3.0, 0.0, 0.0], "format": [1, 0, 1, 1], "length": [1, 1, 0, 0]}
+    tools = pd.DataFrame({**place, **scores, "truncated": [0, 0, 1, 0]})
     metrics = TOOLRL_VALIDATION.summarise(tools)
     assert {name: metric.score for name, metric in metrics.items()} == {
         "correctness": 0.0, "format": 0.75, "length": 0.5, "truncated_rate": 0.25,

@@ -15,7 +15,6 @@ tools import at their first call are imported beforehand.
 from __future__ import annotations
 
 import errno
-import functools
 import importlib
 import inspect
 import json
@@ -27,14 +26,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-from dara.rewards import assistant_turn
+from dara.rewards.tool_calling import assistant_turn
 
+Calls = list[dict[str, Any]]
+"""Calls `{name: parameters}`."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 MAX_DEPTH = 64  # of the arguments: more than any case needs, less than Python's parser allows
 
 
-def decode_output(text: str) -> list[dict[str, Any]] | None:
-    """Return the calls in an output of a dialogue, as `[{name: parameters}, ...]`: these are executed and scored.
+def decode_output(text: str) -> Calls | None:
+    """Return the calls in an output of a dialogue: these are executed and scored.
 
     They are read as by ToolRL's handler: a call without "parameters" has none, whatever other keys it has. None is
     returned if the output has no call, or if a name is not text or parameters are not an object; such a call makes the
@@ -51,21 +52,15 @@ def decode_output(text: str) -> list[dict[str, Any]] | None:
     return [{name: parameters if is_literal(parameters) else None} for name, parameters in calls]
 
 
-def decode_calls(text: str) -> list[dict[str, Any]] | None:
-    """Return the calls in the turn of a single-turn case, as `[{name: parameters}, ...]`; None without a call.
+def decode_calls(text: str) -> Calls | None:
+    """Return the calls in the turn of a single-turn case; None without a call.
 
     A call needs a name and "parameters", or it is skipped. A call whose name is not a dotted identifier or whose
     parameters are not an object of literals (`is_literal`) makes the whole turn unreadable: no answer has such a call.
     """
-    found = [
-        (call["name"], call["parameters"])
-        for call in _objects(text)
-        if isinstance(call.get("name"), str) and "parameters" in call
-    ]
-    calls = [(name, parameters) for name, parameters in found if not _declines(name)]
-    if not found or not all(_NAME.fullmatch(name) and _is_object(parameters) for name, parameters in calls):
-        return None
-    return [{name: parameters} for name, parameters in calls]
+    found = [call for call in _objects(text) if isinstance(call.get("name"), str) and "parameters" in call]
+    calls = [{call["name"]: call["parameters"]} for call in found if not _declines(call["name"])]
+    return calls if found and all(map(_is_plain, calls)) else None
 
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:
@@ -85,8 +80,10 @@ def _declines(name: str) -> bool:
     return name.strip().lower() == "none"
 
 
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict) and is_literal(value)
+def _is_plain(call: Mapping[str, Any]) -> bool:
+    """Return whether a call has a dotted identifier and an object of literals."""
+    ((name, parameters),) = call.items()
+    return _NAME.fullmatch(name) is not None and isinstance(parameters, dict) and is_literal(parameters)
 
 
 def is_literal(value: Any, depth: int = MAX_DEPTH) -> bool:
@@ -107,12 +104,8 @@ def render_call(call: Mapping[str, Any], methods: Collection[str]) -> str | None
 
     The parameters are passed as one dictionary, `cd(**{'folder': 'a'})`, so that a parameter's name is never code.
     """
-    if not isinstance(call, Mapping) or len(call) != 1:
-        return None
     ((name, parameters),) = call.items()
-    if name not in methods or not isinstance(name, str) or not _NAME.fullmatch(name) or name.startswith("_"):
-        return None
-    if not _is_object(parameters):
+    if name not in methods or name.startswith("_") or not _is_plain(call):
         return None
     return f"{name}(**{parameters!r})"
 
@@ -134,87 +127,83 @@ IMPORTED_LATE = ("_strptime",)
 # opens anything, or begins an exception with text of a model, so the limits of `isolation` are the cause.
 REFUSED = tuple(f"Error during execution: [Errno {code}]" for code in (errno.EMFILE, errno.EFBIG, errno.EAGAIN))
 
-Calls = list[dict[str, Any]]
 
-
-def check_version() -> None:
-    """Raise RuntimeError if another version of bfcl-eval is installed."""
+def _load_package() -> None:
+    """Replace bfcl-eval's table of models by one that has MODEL_NAME only. RuntimeError for another version of it."""
     installed = metadata.version("bfcl-eval")
     if installed != CHECKER_VERSION:
         raise RuntimeError(f"bfcl-eval {installed} is installed; the scores are defined by {CHECKER_VERSION}")
-
-
-def stand_in() -> None:
-    """Replace bfcl-eval's table of models by one that has MODEL_NAME only."""
     module = types.ModuleType("bfcl_eval.constants.model_config")
     module.MODEL_CONFIG_MAPPING = {MODEL_NAME: types.SimpleNamespace(underscore_to_dot=False)}
     sys.modules[module.__name__] = module
 
 
-class SingleTurnChecker:
-    """Check of calls against possible answers: `check(calls, {"functions", "answer", "category", "language"})`."""
+def single_turn_checker() -> Callable[[Calls, Mapping[str, Any]], bool]:
+    """Return the check of calls against possible answers, `check(calls, {functions, answer, category, language})`."""
+    _load_package()
+    from bfcl_eval.constants.enums import Language
+    from bfcl_eval.eval_checker.ast_eval.ast_checker import ast_checker
+    from bfcl_eval.utils import is_function_calling_format_output
 
-    def __init__(self) -> None:
-        check_version()
-        stand_in()
-        from bfcl_eval.constants.enums import Language
-        from bfcl_eval.eval_checker.ast_eval.ast_checker import ast_checker
-        from bfcl_eval.utils import is_function_calling_format_output
-
-        self._languages, self._check, self._is_calls = Language, ast_checker, is_function_calling_format_output
-
-    def __call__(self, calls: Calls, gold: Mapping[str, Any]) -> bool:
-        if not self._is_calls(calls):
+    def check(calls: Calls, gold: Mapping[str, Any]) -> bool:
+        language = Language[gold["language"]]
+        if not is_function_calling_format_output(calls):
             return False
-        language = self._languages[gold["language"]]
         try:
-            verdict = self._check(gold["functions"], calls, gold["answer"], language, gold["category"], MODEL_NAME)
+            verdict = ast_checker(gold["functions"], calls, gold["answer"], language, gold["category"], MODEL_NAME)
         except CHECKER_FAILS:
             return False
         return bool(verdict["valid"])
+
+    return check
 
 
 class Tools:
     """The tools of dialogues, executed by bfcl-eval's own function; it evaluates text, but gets rendered calls only."""
 
     def __init__(self) -> None:
-        check_version()
-        stand_in()
+        _load_package()
         from bfcl_eval.constants.executable_backend_config import CLASS_FILE_PATH_MAPPING
         from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_checker as checker
         from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils import execute_multi_turn_func_call
 
+        def execute(*args: Any, **kwargs: Any) -> tuple[list[str], Any]:
+            said, instances = execute_multi_turn_func_call(*args, **kwargs)
+            for text in said:
+                if text.startswith(REFUSED):
+                    raise RuntimeError(
+                        f"a tool wanted to open a file or start a process, which no copy can: {text[:300]!r}; what it "
+                        "imports so late must stand in IMPORTED_LATE"
+                    )
+            return said, instances
+
         for module in IMPORTED_LATE:
             importlib.import_module(module)
         # The checker compares the answers to model and gold calls: if both were refused, it would count them as equal.
-        checker.execute_multi_turn_func_call = _unrefused(execute_multi_turn_func_call)
-        self._check, self._execute = checker.multi_turn_checker, checker.execute_multi_turn_func_call
-        self._modules: dict[str, type] = {}
-        for name, path in CLASS_FILE_PATH_MAPPING.items():
-            if "." not in name and not name.startswith(("WebSearch", "Memory")):  # these need more packages
-                self._modules[name] = getattr(importlib.import_module(path), name)
+        checker.execute_multi_turn_func_call = execute
+        self._check, self._execute = checker.multi_turn_checker, execute
+        self._classes = {
+            name: getattr(importlib.import_module(path), name)
+            for name, path in CLASS_FILE_PATH_MAPPING.items()
+            if "." not in name and not name.startswith(("WebSearch", "Memory"))  # these need more packages
+        }
 
     def methods(self, classes: Sequence[str]) -> set[str]:
         """Return the public methods of tool classes, which are all that a model may call."""
-        found: set[str] = set()
-        for name in classes:
-            members = inspect.getmembers(self._modules[name], inspect.isfunction)
-            found |= {method for method, _ in members if not method.startswith("_")}
-        return found
+        members = [inspect.getmembers(self._classes[name], inspect.isfunction) for name in classes]
+        return {method for found in members for method, _ in found if not method.startswith("_")}
 
     def execute(self, calls: Calls, entry: Mapping[str, Any], long_context: bool) -> list[str]:
         """Return the tools' answer to each call, in order; the state of the entry's tools stays in this process."""
-        methods = self.methods(entry["involved_classes"])
-        said = []
+        classes, said = entry["involved_classes"], []
         for call in calls:
-            text = render_call(call, methods)
-            if text is None:
-                said.append(_refusal(call))
-                continue
-            results, _ = self._execute(
-                [text], entry["initial_config"], entry["involved_classes"], MODEL_NAME, entry["id"], long_context
-            )
-            said += results
+            text = render_call(call, self.methods(classes))
+            if text is None:  # as bfcl-eval answers to a call of an unknown name
+                name = next(iter(call)).partition(".")[0][:200]
+                said.append(f"Error during execution: name '{name}' is not defined")
+            else:
+                state = (entry["initial_config"], classes, MODEL_NAME, entry["id"], long_context)
+                said += self._execute([text], *state)[0]
         return said
 
     def check(self, turns: Sequence[Sequence[Calls]], gold: Mapping[str, Any]) -> bool:
@@ -228,26 +217,3 @@ class Tools:
         except CHECKER_FAILS:  # comparing states; what a tool raises is its answer
             return False
         return bool(verdict["valid"])
-
-
-def _unrefused(execute: Callable[..., tuple[list[str], Any]]) -> Callable[..., tuple[list[str], Any]]:
-    """Wrap `execute` of bfcl-eval to raise RuntimeError if the limits of the process made a tool fail."""
-
-    @functools.wraps(execute)
-    def checked(*args: Any, **kwargs: Any) -> tuple[list[str], Any]:
-        said, instances = execute(*args, **kwargs)
-        for text in said:
-            if text.startswith(REFUSED):
-                raise RuntimeError(
-                    f"a tool wanted to open a file or start a process, which no copy can: {text[:300]!r}; what it "
-                    "imports so late must stand in IMPORTED_LATE"
-                )
-        return said, instances
-
-    return checked
-
-
-def _refusal(call: Mapping[str, Any]) -> str:
-    """Return bfcl-eval's answer to a call of an unknown name."""
-    name = next(iter(call), "") if isinstance(call, Mapping) else ""
-    return f"Error during execution: name '{str(name).partition('.')[0][:200]}' is not defined"

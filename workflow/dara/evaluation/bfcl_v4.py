@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib.util
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -20,23 +21,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dara.evaluation import bfcl
-from dara.evaluation.bfcl import BFCL_V4_COUNTS, CATEGORIES, is_multi_turn
+from dara.evaluation.bfcl import LANGUAGES, is_multi_turn, read_category
 from dara.evaluation.bfcl_calls import CHECKER_VERSION
-from dara.evaluation.bfcl_v4_score import COLUMNS, NAME, SCORER, score_row, scorer_item, scorer_settings, summarise
 from dara.evaluation.records import Case, read_jsonl
-from dara.evaluation.tools import Program, ToolExecutor, dialogue, one_request
+from dara.evaluation.tools import Program, ToolExecutor, dialogue, one_request, tools_identity
 from dara.registries import BenchmarkDefinition, PublishedCases
 
 if TYPE_CHECKING:
     from dara.data.hub import Fetch
 
-VERSIONS = {"bfcl-eval": CHECKER_VERSION, "prompt": 1, "tools": 3}
-"""Versions of what determines the prompts, besides the files of the cases.
-
-`prompt` changes whenever this module makes other prompts, `tools` whenever a call is read, executed or answered in
-another way (2: date checks of the travel tools work, 3: calls are read as by ToolRL's handler).
-"""
-
+NAME, CATEGORIES = bfcl.V4, bfcl.CATEGORIES[bfcl.V4]
 # Class of tools in a several-turn case -> the file that documents them.
 TOOL_DOCS = {
     "GorillaFileSystem": "gorilla_file_system.json",
@@ -126,83 +120,56 @@ def published_cases(fetch: Fetch) -> PublishedCases:
     source = data_directory()
     count = len(load_cases(source))  # checks their numbers
     files = {path.relative_to(source).as_posix(): path for path in case_files(source)}
-    return PublishedCases(
-        count=count, content={"versions": {"bfcl-eval": version("bfcl-eval")}, "cases": count}, files=files
-    )
+    content = {"versions": {"bfcl-eval": version("bfcl-eval")}, "cases": count}
+    return PublishedCases(count=count, content=content, files=files)
 
 
 def questions() -> list[tuple[str, str]]:
     """Return the id and the user texts of each case, all turns of a case together."""
-    found = []
-    for category in CATEGORIES[NAME]:
-        for row in read_jsonl(data_directory() / f"BFCL_v4_{category}.json", ("id", "question")):
-            said = [message["content"] for turn in row["question"] for message in turn]
-            found.append((row["id"], "\n".join(said)))
-    return found
+    said = {case.id: itertools.chain(*case.question["question"]) for case in load_cases(data_directory())}
+    return [(case, "\n".join(message["content"] for message in messages)) for case, messages in said.items()]
 
 
 def load_cases(cases_dir: Path) -> list[Case]:
     """Return all cases, category by category, in the order of the files.
 
     `question` is the case as a model sees it: the descriptions of its tools name their language. `gold` is the scorer's
-    input; there the tools are those of the file.
-
-    Raises:
-        ValueError: a category has another number of cases than the paper's, or a row is wrong or has no answer.
+    input; there the tools are those of the file. A row of a dialogue names tools by their classes, and may hold some
+    back until a later turn. ValueError: a category has another number of cases than the paper's, or a row is wrong or
+    has no answer.
     """
     cases = []
-    for category, language in CATEGORIES[NAME].items():
-        path = cases_dir / f"BFCL_v4_{category}.json"
-        answer_path = cases_dir / "possible_answer" / path.name
-        fields = ("id", "question", "involved_classes" if is_multi_turn(category) else "function")
-        rows, expected = read_jsonl(path, fields), BFCL_V4_COUNTS[category]
-        if len(rows) != expected:
-            raise ValueError(f"{path}: category {category} has {len(rows)} cases; BFCL-v4 has {expected}")
-        answers = {row["id"]: row["ground_truth"] for row in read_jsonl(answer_path, ("id", "ground_truth"))}
-        for number, row in enumerate(rows, 1):
-            if row["id"] not in answers:
-                raise ValueError(f"{path}, row {number}: case {row['id']!r} has no answer in {answer_path}")
-            make = _several_turns if is_multi_turn(category) else _single_turn
-            cases.append(make(row, category, language, answers[row["id"]], cases_dir))
+    for category in CATEGORIES:
+        for row, gold in read_category(cases_dir, category):
+            question, language = dict(row), LANGUAGES.get(category, "PYTHON")
+            if is_multi_turn(category):
+                tools = [tool for name in row["involved_classes"] for tool in _tool_docs(cases_dir, name)]
+                held_back = row.get("missed_function", {})
+                later = {name for names in held_back.values() for name in names}
+                question["function"] = [tool for tool in tools if tool["name"] not in later]
+                question["missed_function"] = {
+                    turn: [tool for name in names for tool in tools if tool["name"] == name]
+                    for turn, names in held_back.items()
+                }
+            question["function"] = [_with_hints(tool, language) for tool in question["function"]]
+            cases.append(Case(row["id"], category, question, gold))
     return cases
 
 
-def _single_turn(row: dict[str, Any], category: str, language: str, answer: Any, cases_dir: Path) -> Case:
-    gold = {"functions": row["function"], "answer": answer, "category": category, "language": language}
-    functions = [_with_hints(function, language) for function in row["function"]]
-    return Case(row["id"], category, {**row, "function": functions}, gold)
-
-
-def _several_turns(row: dict[str, Any], category: str, language: str, answer: Any, cases_dir: Path) -> Case:
-    """Return a multi-turn case; its row names tools by their classes, and may hold some back until a later turn."""
-    held_back = row.get("missed_function", {})
-    tools = [tool for name in row["involved_classes"] for tool in _tool_docs(cases_dir, name)]
-    later: dict[str, list[dict[str, Any]]] = {}
-    for turn, names in held_back.items():
-        later[turn] = []
-        for name in names:
-            position = next((i for i, tool in enumerate(tools) if tool["name"] == name), None)
-            if position is not None:
-                later[turn].append(tools.pop(position))
-    question = {**row, "function": [_with_hints(tool, language) for tool in tools], "missed_function": later}
-    entry = {key: value for key, value in row.items() if key not in ("question", "missed_function")}
-    return Case(row["id"], category, question, {"entry": entry, "answer": answer, "category": category})
-
-
 @cache
-def _read_docs(path: Path) -> tuple[dict[str, Any], ...]:
-    return tuple(read_jsonl(path, ("name", "description", "parameters")))
-
-
-def _tool_docs(cases_dir: Path, tool_class: str) -> Sequence[dict[str, Any]]:
+def _tool_docs(cases_dir: Path, tool_class: str) -> list[dict[str, Any]]:
     if tool_class not in TOOL_DOCS:
         raise ValueError(f"{cases_dir}: tools of class {tool_class!r} are not known; known are {', '.join(TOOL_DOCS)}")
-    return _read_docs(cases_dir / "multi_turn_func_doc" / TOOL_DOCS[tool_class])
+    path = cases_dir / "multi_turn_func_doc" / TOOL_DOCS[tool_class]
+    return read_jsonl(path, ("name", "description", "parameters"))
 
 
-_SYNTAX = {"PYTHON": "Python 3", "JAVA": "Java 8 SDK", "JAVASCRIPT": "JavaScript"}
-_SPOKEN = {"JAVA": "Java", "JAVASCRIPT": "JavaScript"}
-_LISTS = {"JAVA": ("ArrayList", "Array"), "JAVASCRIPT": ("array",)}
+# Language -> its syntax, its name in descriptions of parameters, and its types of lists.
+_HINTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "PYTHON": ("Python 3", "", ()),
+    "JAVA": ("Java 8 SDK", "Java", ("ArrayList", "Array")),
+    "JAVASCRIPT": ("JavaScript", "JavaScript", ("array",)),
+}
 
 
 def _with_hints(function: Mapping[str, Any], language: str) -> dict[str, Any]:
@@ -210,25 +177,23 @@ def _with_hints(function: Mapping[str, Any], language: str) -> dict[str, Any]:
 
     Values of Java and JavaScript parameters are given as text, whatever their type; the description names the type.
     """
-    tool = copy.deepcopy(dict(function))
-    tool["description"] += f" Note that the provided function is in {_SYNTAX[language]} syntax."
-    if language not in _SPOKEN:
-        return tool
-    spoken = _SPOKEN[language]
-    for value in tool["parameters"]["properties"].values():
+    tool, (syntax, spoken, lists) = copy.deepcopy(dict(function)), _HINTS[language]
+    tool["description"] += f" Note that the provided function is in {syntax} syntax."
+    for value in tool["parameters"]["properties"].values() if spoken else ():
         kind = value["type"]
+        sort = f"is {spoken} {kind} type parameter"
         if kind == "any":
-            value["description"] += f" This parameter can be of any type of {spoken} object in string representation."
-        else:
-            value["description"] += f" This is {spoken} {kind} type parameter in string representation."
-        if kind in _LISTS[language]:
+            sort = f"parameter can be of any type of {spoken} object"
+        hint = f" This {sort} in string representation."
+        if kind in lists:
             items = value.pop("items")["type"]
-            value["description"] += f" The list elements are of type {items}; they are not in string representation."
+            hint += f" The list elements are of type {items}; they are not in string representation."
         if language == "JAVASCRIPT" and kind == "dict" and "properties" in value:
-            value["description"] += (
-                " The dictionary entries have the following schema; they are not in string representation. "
-                f"{json.dumps(value.pop('properties'))}"
+            schema = json.dumps(value.pop("properties"))
+            hint += (
+                f" The dictionary entries have the following schema; they are not in string representation. {schema}"
             )
+        value["description"] += hint
         value["type"] = "string"
     return tool
 
@@ -279,23 +244,14 @@ def turns(case: Case) -> list[list[dict[str, str]]]:
 @contextlib.contextmanager
 def programs(cases: Sequence[Case], max_steps: int) -> Iterator[Callable[[Case], Program]]:
     """Yield the program of each case: one request, or a dialogue whose tool calls are executed."""
-
-    def program(case: Case) -> Program:
-        if not is_multi_turn(case.category):
-            return one_request(prompt(case))
-        return dialogue(case.id, turns(case), lambda history: messages(case, history), executor, max_steps)
-
     with ToolExecutor(cases) as executor:
+
+        def program(case: Case) -> Program:
+            if not is_multi_turn(case.category):
+                return one_request(prompt(case))
+            return dialogue(case.id, turns(case), lambda history: messages(case, history), executor, max_steps)
+
         yield program
-
-
-def tools_identity() -> dict[str, Any]:
-    """Return versions and limits of the execution of tool calls in `programs`, and its `network`, as JSON values.
-
-    `network` is isolated or reachable. A worker is started to determine it, which takes a second.
-    """
-    with ToolExecutor(()) as executor:
-        return executor.identity
 
 
 BFCL_V4 = BenchmarkDefinition(
@@ -307,24 +263,29 @@ BFCL_V4 = BenchmarkDefinition(
     prompt=prompt,
     publish=published_cases,
     questions=questions,
-    versions=lambda: VERSIONS,
+    # `prompt` changes whenever this module makes other prompts, `tools` whenever a call is read, executed or answered
+    # in another way (2: date checks of the travel tools work, 3: calls are read as by ToolRL's handler).
+    versions=lambda: {"bfcl-eval": CHECKER_VERSION, "prompt": 1, "tools": 3},
     programs=programs,
     tools_identity=tools_identity,
-    scorer=SCORER,
+    scorer=bfcl.SCORER,
     scorer_version=3,  # 2: tools that check dates work; 3: calls and ends of dialogues are judged as by the authors
-    scorer_settings=scorer_settings,
-    scorer_item=scorer_item,
+    scorer_settings=lambda settings: {
+        "think_limit": bfcl.THINK_WORDS if settings.length_limit is None else settings.length_limit,
+        "seconds": settings.seconds_per_case,
+    },
+    scorer_item=bfcl.scorer_item,
     graders={"bfcl-eval": CHECKER_VERSION},
-    columns=COLUMNS,
-    score_row=score_row,
-    summarise=summarise,
+    columns=bfcl.V4_COLUMNS,
+    score_row=bfcl.v4_row,
+    summarise=bfcl.summarise_v4,
     paper={
         "samples": 1,
         "sampling": {"temperature": 0.6, "top_p": 0.95, "max_response_tokens": 8192},
         "seed": 0,
         "max_context": 32768,
     },
-    parts=tuple(CATEGORIES[NAME]),
+    parts=CATEGORIES,
     headline=bfcl.HEADLINE,
     plain_numbers=("think_words",),
 )

@@ -7,32 +7,20 @@ import hashlib
 import io
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from dara.evaluation import records
 from dara.evaluation.isolation import MEMORY_BYTES
-from dara.evaluation.records import (
-    SCORE_TABLE,
-    SCORES,
-    Case,
-    Metric,
-    Row,
-    json_text,
-    read_responses,
-    responses_manifest,
-    responses_path,
-    scored_by,
-    select_cases,
-    sha256_of,
-)
+from dara.evaluation.records import SCORE_TABLE, SCORES
 from dara.evaluation.samplers import Progress
 from dara.evaluation.sandbox import Outcome, Outcomes, ScorerSpec, ScoringPool, cores
 from dara.files import gunzip, gzipped, read_json, write_atomically
-from dara.registries import BenchmarkDefinition, definition
+from dara.registries import definition
 from dara.specs import Benchmark
 from dara.store import Journal
 
@@ -67,56 +55,55 @@ def score_checkpoints(
         out_dir: directory of the evaluation, which has its responses.
         workers: processes that score at once; None: as many as there are cores.
 
-    Raises:
-        ValueError: responses or cases are missing, wrong, or do not belong together; names file and row.
-        SandboxError: the scorer itself failed.
+    ValueError: responses or cases are missing, wrong, or do not belong together; names file and row. SandboxError: the
+    scorer itself failed.
     """
-    benchmark, made = definition(settings.name), responses_manifest(out_dir)
-    cases = select_cases(benchmark.load_cases(cases_dir), settings.limit)
-    _check_cases(benchmark, cases_dir, made, out_dir)
+    benchmark, made, steps = definition(settings.name), records.responses_manifest(out_dir), sorted(steps)
+    cases = records.select_cases(benchmark.load_cases(cases_dir), settings.limit)
+    before, here = made["cases"], records.sha256_of(benchmark.case_files(cases_dir), cases_dir)
+    if before != here:
+        files = ", ".join(sorted(file for file in {*before, *here} if before.get(file) != here.get(file)))
+        raise ValueError(f"{cases_dir}: {files} changed since {out_dir} was written; generate the responses again")
     spec = ScorerSpec(benchmark.scorer, benchmark.scorer_settings(settings), settings.seconds_per_case)
     with ScoringPool(spec, cores() if workers is None else workers) as pool:
-        scorer = _scorer(benchmark, settings, spec, pool) if steps else {}
-        table = _scored(out_dir, sorted(steps), settings, cases, pool, scorer)
+        scorer: dict[str, Any] = {}
+        if steps:
+            scorer = {
+                "schema": 3,  # since 2 `seconds` are of processor time; since 3 with the length limit
+                "benchmark": benchmark.name,
+                "scorer": {**(benchmark.graders or {}), "scorer": benchmark.scorer_version},
+                "settings": spec.settings,
+                "length_limit": settings.length_limit,
+                "seconds": spec.seconds,
+                "memory_bytes": MEMORY_BYTES,
+                "network": pool.network(),
+            }
+        table = _scored(out_dir, steps, settings, cases, pool, scorer)
     write_atomically(out_dir / SCORE_TABLE, gzipped(table))
-    content = {"scorer": scorer, "steps": sorted(steps), "scores_sha256": hashlib.sha256(table).hexdigest()}
-    write_atomically(out_dir / SCORES, json_text({**content, "responses": made}))
+    content = {"scorer": scorer, "steps": steps, "scores_sha256": hashlib.sha256(table).hexdigest()}
+    write_atomically(out_dir / SCORES, records.json_text({**content, "responses": made}))
     (out_dir / JOURNAL).unlink(missing_ok=True)
-
-
-def _scorer(benchmark: BenchmarkDefinition, settings: Benchmark, spec: ScorerSpec, pool: ScoringPool) -> dict[str, Any]:
-    """Return the record of the scorer, as JSON values."""
-    return {
-        "schema": 3,  # since 2 `seconds` are of processor time; since 3 with the length limit
-        "benchmark": benchmark.name,
-        "scorer": {**(benchmark.graders or {}), "scorer": benchmark.scorer_version},
-        "settings": spec.settings,
-        "length_limit": settings.length_limit,
-        "seconds": spec.seconds,
-        "memory_bytes": MEMORY_BYTES,
-        "network": pool.network(),
-    }
 
 
 def _scored(
     out_dir: Path,
     steps: Sequence[int],
     settings: Benchmark,
-    cases: Sequence[Case],
+    cases: Sequence[records.Case],
     pool: ScoringPool,
     scorer: Mapping[str, Any],
 ) -> bytes:
     """Return the table of scores, after scoring all responses that are not in the journal."""
-    benchmark, gold = definition(settings.name), {case.id: case for case in cases}
-    files = [responses_path(out_dir, step) for step in steps]
-    responses = sha256_of([path for path in files if path.is_file()], out_dir)
+    benchmark, by_id = definition(settings.name), {case.id: case for case in cases}
+    files = [records.responses_path(out_dir, step) for step in steps]
+    responses = records.sha256_of([path for path in files if path.is_file()], out_dir)
     head = json.dumps({"scorer": scorer, "responses": responses, "cases": len(cases)}, sort_keys=True)
     stream = io.StringIO()
     writer = csv.DictWriter(stream, fieldnames=("step", *benchmark.columns), lineterminator="\n")
     writer.writeheader()
     with score_journal(out_dir / JOURNAL, head) as journal:
-        for position, step in enumerate(steps, 1):
-            rows = read_responses(responses_path(out_dir, step), cases, settings.samples)
+        for position, (step, path) in enumerate(zip(steps, files, strict=True), 1):
+            rows = records.read_responses(path, cases, settings.samples)
             left = {number: row for number, row in enumerate(rows) if (step, number) not in journal.done}
             label = f"{out_dir.parent.name}, {settings.name}: scoring step {step} ({position} of {len(steps)})"
             progress = Progress(logger, label, len(rows), len(rows) - len(left))
@@ -127,10 +114,14 @@ def _scored(
                 journal.add((step, number), outcome, line.model_dump_json())
                 progress.advance()
 
-            items = {number: benchmark.scorer_item(row.answer, gold[row.case]) for number, row in left.items()}
-            pool.score(items, keep)
-            outcomes = [journal.done[step, number] for number in range(len(rows))]
-            writer.writerows(_table_rows(benchmark, rows, outcomes, gold, settings.length_limit))
+            pool.score(
+                {number: benchmark.scorer_item(row.answer, by_id[row.case]) for number, row in left.items()}, keep
+            )
+            for number, row in enumerate(rows):
+                outcome = journal.done[step, number]
+                place = {"step": step, "case": row.case, "category": by_id[row.case].category, "sample": row.sample}
+                scores = benchmark.score_row(row.answer, outcome.scores, settings.length_limit)
+                writer.writerow({**place, **scores, "n_tokens": row.n_tokens, "outcome": outcome.outcome})
     return stream.getvalue().encode("utf-8")
 
 
@@ -150,34 +141,9 @@ def score_journal(path: Path, head: str) -> Journal[tuple[int, int], Outcome]:
     return Journal(path, parse, head)
 
 
-def _table_rows(
-    benchmark: BenchmarkDefinition,
-    rows: Sequence[Row],
-    outcomes: Sequence[Outcome],
-    cases: Mapping[str, Case],
-    length_limit: int | None,
-) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the table of one step."""
-    for row, outcome in zip(rows, outcomes, strict=True):
-        scores = benchmark.score_row(row.answer, outcome.scores, length_limit)
-        place = {"step": row.step, "case": row.case, "category": cases[row.case].category, "sample": row.sample}
-        yield {**place, **scores, "n_tokens": row.n_tokens, "outcome": outcome.outcome}
-
-
-def _check_cases(benchmark: BenchmarkDefinition, cases_dir: Path, made: Mapping[str, Any], out_dir: Path) -> None:
-    """Raise ValueError unless the cases are those of the responses."""
-    before, here = made["cases"], sha256_of(benchmark.case_files(cases_dir), cases_dir)
-    if before != here:
-        files = ", ".join(sorted(file for file in {*before, *here} if before.get(file) != here.get(file)))
-        raise ValueError(f"{cases_dir}: {files} changed since {out_dir} was written; generate the responses again")
-
-
-# --- reading ----------------------------------------------------------------------------------------------------------
-
-
 def check_version(directory: Path, benchmark: str) -> None:
     """Raise ValueError if the scores in a directory were made by another version of the scorer."""
-    made, now = scored_by(directory), definition(benchmark).scorer_version
+    made, now = records.scored_by(directory), definition(benchmark).scorer_version
     if made != now:
         raise ValueError(
             f"{directory / SCORES}: version {made} of the scorer made these scores, now it is {now}; "
@@ -198,7 +164,8 @@ def check_scorers(directories: Mapping[str, Path]) -> None:
         path = Path(directory) / SCORES
         if not path.is_file():
             raise ValueError(f"{path}: the file does not exist, which says what scored {name}; score it again")
-        scorer = _flattened(read_json(path)["scorer"])
+        record = read_json(path)["scorer"]
+        scorer = {**record, **record.get("scorer", {}), "schema": None}  # with the versions of its graders
         unlike = sorted(key for key in scorer if key in known and known[key][1] != scorer[key])
         if unlike:
             raise ValueError(
@@ -208,17 +175,10 @@ def check_scorers(directories: Mapping[str, Path]) -> None:
         known = {key: (name, value) for key, value in scorer.items()} | known
 
 
-def _flattened(scorer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record of a scorer with the versions of its graders beside the rest."""
-    rest = {key: value for key, value in scorer.items() if key not in ("scorer", "schema")}
-    return {**rest, **scorer.get("scorer", {})}
-
-
 def read_scores(directory: Path, benchmark: str, step: int) -> pd.DataFrame:
     """Return the scores of one checkpoint as a frame with the benchmark's columns.
 
-    Raises:
-        ValueError: the table is missing, was changed after it was written, has other columns, or lacks the step.
+    ValueError: the table is missing, was changed after it was written, has other columns, or lacks the step.
     """
     path = directory / SCORE_TABLE
     if not path.is_file() or not (directory / SCORES).is_file():
@@ -247,7 +207,7 @@ def _table(path: Path, *_changed: int) -> pd.DataFrame:
     return pd.read_csv(text, dtype={"case": str, "category": str, "outcome": str}, keep_default_na=False)
 
 
-def summarise(frame: pd.DataFrame, benchmark: str) -> dict[str, Metric]:
+def summarise(frame: pd.DataFrame, benchmark: str) -> dict[str, records.Metric]:
     """Return metric -> its value for each question, with strata and weights, from a frame of `read_scores`.
 
     The metrics are those of the benchmark's `summarise`. All are shares in [0, 1] except `plain_numbers`.

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from dara.data.public import SETS, SETS_VERSION, question, read_set
 from dara.evaluation.records import Case, Metric, Response, plain_metric, read_jsonl
 from dara.registries import BenchmarkDefinition, PublishedCases
+from dara.rewards.math import math_correctness, numeric_equal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,14 +30,8 @@ GRADER_VERSION = "0.9.0"
 GRADES = ("strict", "strict_or_numeric", "math_verify")
 COLUMNS = ("case", "category", "sample", *GRADES, "exceed", "joint", "truncated", "n_tokens", "outcome")
 # Metric -> column of the score file.
-METRICS = {
-    "acc": "strict_or_numeric",
-    "strict": "strict",
-    "math_verify": "math_verify",
-    "exceed": "exceed",
-    "joint": "joint",
-    "truncated_rate": "truncated",
-}
+METRICS = {"acc": "strict_or_numeric", "strict": "strict", "math_verify": "math_verify", "exceed": "exceed"}
+METRICS |= {"joint": "joint", "truncated_rate": "truncated"}
 HEADLINE = {"acc": "Acc", "exceed": "Exceed", "joint": "Joint", "strict": "strict", "math_verify": "math-verify"}
 # Metric -> which answers only this grade accepts, of strict, the number comparison, and math-verify.
 LONE = {"only_strict": (1, 1, 0), "only_numeric": (0, 1, 0), "only_math_verify": (0, 0, 1)}
@@ -58,11 +53,7 @@ def laptop_cases(cases_dir: Path) -> list[Case]:
 
 
 def load_cases(cases_dir: Path) -> list[Case]:
-    """Return the problems of the five sets, whose categories are the sets.
-
-    Raises:
-        ValueError: a row is wrong; names file and row.
-    """
+    """Return the problems of the five sets, their categories. Raise ValueError, with file and row, if one is wrong."""
     (path,) = case_files(cases_dir)
     rows = read_jsonl(path, ("id", "category", "problem", "answer"))
     for number, row in enumerate(rows, 1):
@@ -83,12 +74,11 @@ def prompt(case: Case) -> str | list[dict[str, str]]:
 def make_scorer() -> Any:
     """Return the scorer that runs in the worker process: item {"response", "answer"} -> parts of its grades.
 
-    Raises:
-        RuntimeError: another version of math-verify is installed, or known answers do not get their known grades.
+    RuntimeError: another version of math-verify is installed, or known answers do not get their known grades.
     """
-    from dara.rewards.math import math_correctness, numeric_equal
-
-    verify = _load_math_verify()
+    installed = metadata.version("math-verify")
+    if installed != GRADER_VERSION:
+        raise RuntimeError(f"math-verify {installed} is installed; the scores are defined by {GRADER_VERSION}")
 
     def score(item: Mapping[str, Any]) -> Iterator[dict[str, int]]:
         response, answer = item["response"], item["answer"]
@@ -97,41 +87,43 @@ def make_scorer() -> Any:
         yield {"strict_or_numeric": int(strict or numeric_equal(response, answer))}
         yield {"math_verify": int(verify(response, answer))}
 
-    _preflight(score)
+    # A broken grader would refuse all silently.
+    known = {r"\boxed{0.50}": (0, 1, 1), r"so \boxed{\frac12}": (1, 1, 1), r"\boxed{3}": (0, 0, 0), "": (0, 0, 0)}
+    for response, expected in known.items():
+        parts = score({"response": response, "answer": "0.5"})
+        grades = {grade: value for part in parts for grade, value in part.items()}
+        if tuple(grades[grade] for grade in GRADES) != expected:
+            raise RuntimeError(
+                f"the math scorer gives {grades} to {response!r}, answer 0.5; expected {GRADES} {expected}"
+            )
     return score
 
 
-def _load_math_verify() -> Any:
-    """Return `verify(response, answer) -> bool` of math-verify, for a worker's main thread only (it uses a signal)."""
-    installed = metadata.version("math-verify")
-    if installed != GRADER_VERSION:
-        raise RuntimeError(f"math-verify {installed} is installed; the scores are defined by {GRADER_VERSION}")
+@lru_cache(maxsize=2048)  # a small model repeats answers from checkpoint to checkpoint
+def verify(response: str, answer: str) -> bool:
+    """Return math-verify's verdict; for a worker's main thread only (it uses a signal)."""
     import math_verify
 
-    def parse(text: str) -> list[Any]:
-        return _within(STEP_SECONDS, lambda: math_verify.parse(text, parsing_timeout=None), otherwise=[])
-
-    @lru_cache(maxsize=4096)
-    def parsed_gold(answer: str) -> list[Any]:
-        # In a box: math-verify misreads some answers between dollar signs.
-        return parse(rf"\boxed{{{answer}}}")
-
-    @lru_cache(maxsize=2048)  # a small model repeats answers from checkpoint to checkpoint
-    def verify(response: str, answer: str) -> bool:
-        gold, target = parsed_gold(answer), parse(response)
-        # The gold answer goes first: the comparison is not symmetric.
-        return _within(STEP_SECONDS, lambda: math_verify.verify(gold, target, timeout_seconds=None), otherwise=False)
-
-    return verify
+    # In a box: math-verify misreads some answers between dollar signs.
+    gold, target = _parse_gold(rf"\boxed{{{answer}}}"), _parse(response)
+    # The gold answer goes first: the comparison is not symmetric.
+    return _within(lambda: math_verify.verify(gold, target, timeout_seconds=None), otherwise=False)
 
 
-def _within(seconds: float, work: Callable[[], Any], otherwise: Any) -> Any:
+def _parse(text: str) -> list[Any]:
+    import math_verify
+
+    return _within(lambda: math_verify.parse(text, parsing_timeout=None), otherwise=[])
+
+
+_parse_gold = lru_cache(maxsize=4096)(_parse)
+
+
+def _within(work: Callable[[], Any], otherwise: Any) -> Any:
     """Return the result of `work`, or `otherwise` if the time limit ends it.
 
-    math-verify's own exception interrupts `work` at every `seconds` of processor time.
-
-    math-verify treats the exception as a failure of one step and goes on, or lets it pass. The exception never leaves
-    this function, whenever the signal comes.
+    math-verify's own exception interrupts `work` at every STEP_SECONDS of processor time. math-verify treats it as a
+    failure of one step and goes on, or lets it pass. It never leaves this function, whenever the signal comes.
     """
     from math_verify.errors import TimeoutException
 
@@ -144,7 +136,7 @@ def _within(seconds: float, work: Callable[[], Any], otherwise: Any) -> Any:
     before = signal.signal(signal.SIGPROF, interrupt)
     try:
         try:
-            signal.setitimer(signal.ITIMER_PROF, seconds, seconds)
+            signal.setitimer(signal.ITIMER_PROF, STEP_SECONDS, STEP_SECONDS)
             return work()
         finally:
             working = False
@@ -153,19 +145,6 @@ def _within(seconds: float, work: Callable[[], Any], otherwise: Any) -> Any:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
-
-
-def _preflight(score: Any) -> None:
-    """Raise RuntimeError unless known answers get their known grades: a broken grader would refuse all silently."""
-    known = {r"\boxed{0.50}": (0, 1, 1), r"so \boxed{\frac12}": (1, 1, 1), r"\boxed{3}": (0, 0, 0), "": (0, 0, 0)}
-    for response, expected in known.items():
-        grades: dict[str, int] = {}
-        for part in score({"response": response, "answer": "0.5"}):
-            grades |= part
-        if tuple(grades[grade] for grade in GRADES) != expected:
-            raise RuntimeError(
-                f"the math scorer gives {grades} to {response!r}, answer 0.5; expected {GRADES} {expected}"
-            )
 
 
 def score_row(response: Response, scores: Mapping[str, int], length_limit: int) -> dict[str, int]:
@@ -182,15 +161,15 @@ def summarise(frame: pd.DataFrame) -> dict[str, Metric]:
 
 
 def summarise_sets(frame: pd.DataFrame) -> dict[str, Metric]:
-    """Return the metrics of `summarise` and the shares of answers that only one grade accepts.
+    """Return the metrics of `summarise`, and only_{strict,numeric,math_verify}: shares that only one grade accepts.
 
-    The latter are only_strict, only_numeric and only_math_verify. Each metric is given for each set as
-    `<metric>/<set>`, and as the unweighted mean over the five sets if all five are there.
+    Each is given for each set as `<metric>/<set>`, and as the unweighted mean over the five sets if all are there.
     """
-    frame = frame.assign(**_accepted_by_one(frame))
+    grades = frame[list(GRADES)].apply(tuple, axis=1)
+    frame = frame.assign(**{name: (grades == pattern).astype(int) for name, pattern in LONE.items()})
     complete = set(frame["category"]) == set(SETS)
     metrics = {}
-    for metric, column in [*METRICS.items(), *((name, name) for name in LONE)]:
+    for metric, column in {**METRICS, **{name: name for name in LONE}}.items():
         if complete:
             metrics[metric] = _macro(plain_metric(frame, column))
         for name in SETS:
@@ -199,18 +178,12 @@ def summarise_sets(frame: pd.DataFrame) -> dict[str, Metric]:
     return metrics
 
 
-def _accepted_by_one(frame: pd.DataFrame) -> dict[str, pd.Series]:
-    grades = frame[list(GRADES)].apply(tuple, axis=1)
-    return {name: (grades == pattern).astype(int) for name, pattern in LONE.items()}
-
-
 def _macro(metric: Metric) -> Metric:
     """Return the metric with the same weight for every set, whatever its number of questions."""
     import numpy as np
 
-    names, counts = np.unique(metric.strata.astype(str), return_counts=True)
-    each = {name: 1 / (len(names) * count) for name, count in zip(names, counts, strict=True)}
-    return Metric(metric.values, metric.strata, np.array([each[name] for name in metric.strata]))
+    names, place, counts = np.unique(metric.strata.astype(str), return_inverse=True, return_counts=True)
+    return replace(metric, weights=1 / (len(names) * counts[place]))
 
 
 def published_cases(fetch: Fetch) -> PublishedCases:

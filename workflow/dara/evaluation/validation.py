@@ -10,22 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dara.evaluation.math import case_files
 from dara.evaluation.records import Case, Metric, Response, plain_metric, read_jsonl
 from dara.registries import BenchmarkDefinition
+from dara.rewards.math import math_correctness, response_length
+from dara.rewards.tool_calling import assistant_turn, think_length, tool_correctness, tool_format
 
 if TYPE_CHECKING:
     import pandas as pd
-
-PLACE, REST = ("case", "category", "sample"), ("truncated", "n_tokens", "outcome")
-
-
-def case_files(cases_dir: Path) -> list[Path]:
-    """Return the files with the cases."""
-    return [cases_dir / "problems.jsonl"]
 
 
 def load_cases(cases_dir: Path) -> list[Case]:
@@ -40,53 +35,27 @@ def prompt(case: Case) -> list[dict[str, str]]:
 
 
 def make_tool_scorer() -> Any:
-    """Return the scorer of tool calling for a worker: item {"response", "reference"} -> parts of its rewards.
-
-    Raises:
-        RuntimeError: known answers do not get their known rewards.
-    """
-    from dara.rewards import assistant_turn, tool_correctness, tool_format
+    """Return the scorer of tool calling for a worker: item {"response", "reference"} -> parts of its rewards."""
 
     def score(item: Mapping[str, Any]) -> Iterator[dict[str, float]]:
         text = assistant_turn(item["response"])
         yield {"format": int(tool_format(text, item["reference"]))}
         yield {"correctness": tool_correctness(text, item["reference"])}
 
-    call = '<think>t</think>\n<tool_call>\n{"name": "f", "parameters": {"x": 1}}\n</tool_call>'
-    known = {call: {"format": 1, "correctness": 3.0}, "f(1)": {"format": 0, "correctness": -3.0}}
-    _preflight(score, known, call)
     return score
 
 
 def make_math_scorer() -> Any:
-    """Return the scorer of math for a worker: item {"response", "reference"} -> its correctness.
-
-    Raises:
-        RuntimeError: known answers do not get their known rewards.
-    """
-    from dara.rewards import math_correctness
+    """Return the scorer of math for a worker: item {"response", "reference"} -> its correctness."""
 
     def score(item: Mapping[str, Any]) -> Iterator[dict[str, int]]:
         yield {"correctness": int(math_correctness(item["response"], item["reference"]))}
 
-    _preflight(score, {r"\boxed{\frac12}": {"correctness": 1}, "0.5": {"correctness": 0}}, "0.5")
     return score
-
-
-def _preflight(score: Any, known: dict[str, dict[str, float]], reference: str) -> None:
-    """Raise RuntimeError unless known responses get their known rewards, since a broken scorer would give no error."""
-    for response, expected in known.items():
-        rewards: dict[str, float] = {}
-        for part in score({"response": response, "reference": reference}):
-            rewards |= part
-        if rewards != expected:
-            raise RuntimeError(f"the validation scorer gives {rewards} to {response!r}; expected {expected}")
 
 
 def tool_row(response: Response, scores: Mapping[str, float], length_limit: int | None) -> dict[str, float]:
     """Return the columns of a response to tool calling; without a length limit the paper's is used."""
-    from dara.rewards import assistant_turn, think_length
-
     limit = {} if length_limit is None else {"limit": length_limit}
     length = int(think_length(assistant_turn(response.text), **limit))
     unscored = {"correctness": -3.0, "format": 0}  # where the scorer did not end in time
@@ -95,19 +64,16 @@ def tool_row(response: Response, scores: Mapping[str, float], length_limit: int 
 
 def math_row(response: Response, scores: Mapping[str, int], length_limit: int) -> dict[str, int]:
     """Return the columns of a response to math."""
-    from dara.rewards import response_length
-
     length = int(response_length(response.n_tokens, length_limit))
     return {"correctness": scores.get("correctness", 0), "length": length, "truncated": int(not response.finished)}
 
 
-def summarise(frame: pd.DataFrame, rewards: tuple[str, ...]) -> dict[str, Metric]:
+def summarise(frame: pd.DataFrame) -> dict[str, Metric]:
     """Return the mean rewards, and truncated_rate."""
-    metrics = {name: plain_metric(frame, name) for name in rewards}
+    metrics = {name: plain_metric(frame, name) for name in ("correctness", "format", "length") if name in frame}
     return {**metrics, "truncated_rate": plain_metric(frame, "truncated")}
 
 
-TOOL_REWARDS, MATH_REWARDS = ("correctness", "format", "length"), ("correctness", "length")
 TOOLRL_VALIDATION = BenchmarkDefinition(
     name="toolrl_validation",
     task="tool_calling",
@@ -118,9 +84,9 @@ TOOLRL_VALIDATION = BenchmarkDefinition(
     versions=lambda: {"validation": 1},
     scorer="dara.evaluation.validation:make_tool_scorer",
     scorer_version=1,
-    columns=(*PLACE, *TOOL_REWARDS, *REST),
+    columns=("case", "category", "sample", "correctness", "format", "length", "truncated", "n_tokens", "outcome"),
     score_row=tool_row,
-    summarise=partial(summarise, rewards=TOOL_REWARDS),
+    summarise=summarise,
     plain_numbers=("correctness",),
 )
 DEEPSCALER_VALIDATION = replace(
@@ -128,8 +94,7 @@ DEEPSCALER_VALIDATION = replace(
     name="deepscaler_validation",
     task="math",
     scorer="dara.evaluation.validation:make_math_scorer",
-    columns=(*PLACE, *MATH_REWARDS, *REST),
+    columns=("case", "category", "sample", "correctness", "length", "truncated", "n_tokens", "outcome"),
     score_row=math_row,
-    summarise=partial(summarise, rewards=MATH_REWARDS),
     length_limit_needed="length_limit is missing; deepscaler_validation needs it, in tokens",
 )
