@@ -26,6 +26,7 @@ from test_workflow import copy_repository, is_alive, wait_for
 pytestmark = pytest.mark.slurm
 
 STEPS, EVERY = 250, 25  # long enough that no run ends while another one starts again
+METHODS = ("dara_sym", "gdpo")  # of the committed preset
 SHARES = 2  # jobs that evaluate a run
 COMMAND = ["--profile", "slurm", "--profile", "profiles/slurm/site.yaml", "--configfile", "config/presets/smoke.yaml"]
 TARGETS = ["--", "evaluated", "results/smoke/tables/final_scores.md", "results/smoke/figures/learning.png"]
@@ -93,18 +94,14 @@ class History:
         """The trainings."""
         return sorted(path.name for path in (self.clone / "results/smoke/runs").glob("*"))
 
-    def scratch(self, run: str) -> Path:
-        """Where a run works."""
-        return self.clone / ".scratch" / run
-
     def step(self, run: str) -> int:
         """Steps that a run has made so far."""
-        path = self.scratch(run) / "metrics.jsonl"
+        path = self.clone / ".scratch" / run / "metrics.jsonl"
         return len(path.read_text().splitlines()) if path.is_file() else 0
 
     def starts(self, run: str) -> list[dict]:
         """Every start of a run, from its record."""
-        path = self.scratch(run) / "starts.json"
+        path = self.clone / ".scratch" / run / "starts.json"
         return json.loads(path.read_text()) if path.is_file() else []
 
     def unfinished(self) -> dict[str, int]:
@@ -114,7 +111,7 @@ class History:
 
     def trainer(self, run: str) -> int:
         """Process id of the run's training, the last that there was."""
-        return json.loads((self.scratch(run) / "lock").read_text())["pid"]
+        return json.loads((self.clone / ".scratch" / run / "lock").read_text())["pid"]
 
     def jobs(self, run: str, rule: str = "train") -> list[dict[str, str]]:
         """The Slurm jobs of a rule for a run, in the order of their submission."""
@@ -245,20 +242,15 @@ def test_jobs_with_a_gpu_share_the_checkpoints_of_a_run_and_one_without_gathers_
         assert all("TresPerJob" not in job for job in history.jobs(run, "evaluate"))
 
 
-def test_a_killed_training_is_submitted_again_as_a_new_job(history):
+def test_a_killed_training_is_submitted_again_and_a_requeued_one_goes_on_under_its_own_job(history):
     failed, second, *_ = history.jobs(history.killed)
     assert failed["JobState"] == "FAILED"
     assert second["JobId"] != failed["JobId"]
-    assert history.manifest(history.killed)["starts"][1]["from_step"] >= EVERY
+    assert history.jobs(history.requeued)[0]["Restarts"] == "1"
+    for run in (history.killed, history.requeued):
+        assert history.manifest(run)["starts"][1]["from_step"] >= EVERY
 
 
-def test_a_requeued_training_goes_on_under_its_own_job(history):
-    first = history.jobs(history.requeued)[0]
-    assert first["Restarts"] == "1"
-    assert history.manifest(history.requeued)["starts"][1]["from_step"] >= EVERY
-
-
-@pytest.mark.parametrize("ended", ["interrupted", "preempted"])
 def test_a_training_that_was_stopped_goes_on_without_unlocking(history, ended):
     """By Ctrl-C, which cancels the jobs, or by a preemption."""
     stopped = getattr(history, ended)
@@ -313,12 +305,8 @@ def test_the_smoke_matrix_as_it_stands_ends_with_its_report(cluster, tmp_path):
         process.wait(timeout=1200)
     assert whole.returncodes == [0], whole.outputs[0][-6000:]
     results = whole.clone / "results/smoke"
-    assert sorted(run.split("-s100-")[0] for run in whole.runs) == [
-        "math-smoke-math-dara_sym-g4",
-        "math-smoke-math-gdpo-g4",
-        "tool_calling-smoke-tool-dara_sym-g4",
-        "tool_calling-smoke-tool-gdpo-g4",
-    ]
+    names = [f"{task}-{method}-g4" for task in ("math-smoke-math", "tool_calling-smoke-tool") for method in METHODS]
+    assert sorted(run.split("-s100-")[0] for run in whole.runs) == names
     for run in whole.runs:
         assert whole.manifest(run)["outcome"] == "completed"
         assert [job["JobState"] for job in whole.jobs(run)] == ["COMPLETED"]

@@ -114,27 +114,21 @@ def small(tmp_path, git) -> Path:
     return clone
 
 
-def names(directory: Path) -> set[str]:
-    return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_symlink() or path.is_file()}
-
-
-def test_the_copy_has_what_is_committed_and_new_code_as_they_are_now(small, tmp_path):
-    copy = copy_project(small, tmp_path / "copy")
-    assert names(copy) == COPIED | {".gitignore"}
-    assert (copy / "Snakefile").read_text() == "edited"
-    assert (copy / "slurm").readlink() == Path("config")
-
-
-@pytest.mark.parametrize("reason", ["no git", "an archive", "damaged"])
-def test_without_git_the_copy_has_all_that_is_where_sources_are(small, tmp_path, monkeypatch, reason):
-    if reason == "no git":
+@pytest.mark.parametrize("answers", ["git", "no git", "an archive", "damaged"])
+def test_the_copy_has_what_is_committed_and_new_code_as_they_are_now(small, tmp_path, monkeypatch, answers):
+    """Without git, all that is where sources are."""
+    if answers == "no git":
         monkeypatch.setenv("PATH", str(tmp_path))
-    elif reason == "damaged":
+    elif answers == "damaged":
         (small / ".git/HEAD").unlink()
-    else:
+    elif answers == "an archive":
         shutil.rmtree(small / ".git")
     copy = copy_project(small, tmp_path / "copy")
-    assert names(copy) == COPIED | {"config/presets/mine.yaml", "results/cached/y"}
+    copied = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_symlink() or path.is_file()}
+    others = {".gitignore"} if answers == "git" else {"config/presets/mine.yaml", "results/cached/y"}
+    assert copied == COPIED | others
+    assert (copy / "Snakefile").read_text() == "edited"
+    assert (copy / "slurm").readlink() == Path("config")
 
 
 def test_no_test_finds_the_clone_by_itself():

@@ -18,23 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dara.evaluation.records import (
-    IDENTITY,
-    RESPONSES,
-    Case,
-    Place,
-    Response,
-    journal_path,
-    json_text,
-    parse_row,
-    read_responses,
-    response_line,
-    responses_path,
-    select_cases,
-    sha256_of,
-    steps_made,
-    write_responses,
-)
+from dara.evaluation import records
+from dara.evaluation.records import IDENTITY, RESPONSES, Case, Place, Response
 from dara.evaluation.samplers import SETTINGS_FILES, Progress, Sampler, run_programs
 from dara.evaluation.tools import one_request
 from dara.files import read_json, write_atomically
@@ -45,23 +30,6 @@ from dara.store import Journal, directory_lock
 logger = logging.getLogger(__name__)
 
 MOST_NAMED = 4  # differences that an error names
-
-
-def _vllm(checkpoint_dir: Path, benchmark: Benchmark) -> Sampler:
-    from dara.evaluation.vllm_sampler import VllmSampler  # not at the top: most environments have no vLLM
-
-    return VllmSampler(checkpoint_dir, benchmark.batch_size, tensor_parallel=benchmark.tensor_parallel)
-
-
-def _transformers(checkpoint_dir: Path, benchmark: Benchmark) -> Sampler:
-    from dara.evaluation.transformers_sampler import TransformersSampler  # not at the top: it imports torch
-
-    return TransformersSampler(checkpoint_dir, benchmark.batch_size)
-
-
-MakeSampler = Callable[[Path, Benchmark], Sampler]
-"""(checkpoint directory, settings) -> a sampler that draws from that checkpoint."""
-SAMPLERS: dict[str, MakeSampler] = {"transformers": _transformers, "vllm": _vllm}
 
 
 @dataclass(frozen=True)
@@ -85,7 +53,7 @@ def generate_checkpoints(
     settings: Benchmark,
     cases_dir: Path,
     out_dir: Path,
-    make_sampler: MakeSampler | None = None,
+    make_sampler: Callable[[Path, int, int], Sampler] | None = None,
     part: Part | None = None,
     checksums: Mapping[int, Mapping[str, str]] | None = None,
 ) -> None:
@@ -100,7 +68,7 @@ def generate_checkpoints(
             of a run that diverged before its first.
         cases_dir: directory of the benchmark's cases.
         out_dir: directory of the evaluation, `<run>/<benchmark>-<hash8>`.
-        make_sampler: by default that of the settings. One sampler serves all checkpoints.
+        make_sampler: as in `engines.SAMPLERS`, by default that of the settings. One sampler serves all checkpoints.
         part: make only the responses of some checkpoints, beside jobs that make the others; `gather` writes
             `responses.json` when all are there.
         checksums: step -> file -> sha256, where a manifest has them: hours of reading, for large models.
@@ -110,11 +78,15 @@ def generate_checkpoints(
     """
     _check_present(checkpoints, out_dir)
     benchmark = definition(settings.name)
-    cases = select_cases(benchmark.load_cases(cases_dir), settings.limit)
+    cases = records.select_cases(benchmark.load_cases(cases_dir), settings.limit)
     steps = sorted(checkpoints)
+    if make_sampler is None:
+        from dara.evaluation.engines import SAMPLERS  # not at the top: it imports torch
+
+        make_sampler = SAMPLERS[settings.sampler]
     # A run that diverged before its first checkpoint has no responses, but an identity like the others.
     first = checkpoints[steps[0]] if steps else out_dir
-    sampler = (make_sampler or SAMPLERS[settings.sampler])(first, settings)
+    sampler = make_sampler(first, settings.batch_size, settings.tensor_parallel)
     identity = response_identity(settings, cases_dir, checkpoint_checksums(checkpoints, checksums or {}), sampler)
     with contextlib.closing(sampler):
         _begin(out_dir, identity)
@@ -123,7 +95,7 @@ def generate_checkpoints(
         own = steps[part.number - 1 :: part.count] if part else steps
         for position, step in enumerate(own, 1):
             where = f"{out_dir.parent.name}, {settings.name}: step {step} ({position} of {len(own)})"
-            if _is_complete(responses_path(out_dir, step), cases, settings.samples):
+            if _is_complete(records.responses_path(out_dir, step), cases, settings.samples):
                 logger.info("%s: already there", where)
                 continue
             _check_unchanged(out_dir, identity)
@@ -135,8 +107,8 @@ def generate_checkpoints(
                 responses = _by_request(settings, cases, sampler, out_dir, step, where)
             # Another job may have replaced the identity while these responses were generated.
             _check_unchanged(out_dir, identity)
-            write_responses(out_dir, step, cases, responses)
-            journal_path(out_dir, step).unlink(missing_ok=True)
+            records.write_responses(out_dir, step, cases, responses)
+            records.journal_path(out_dir, step).unlink(missing_ok=True)
             made += 1
             left = (time.monotonic() - started) / made * (len(own) - position)
             logger.info("%s: %d responses, about %.0f s left", where, len(cases) * settings.samples, left)
@@ -152,8 +124,8 @@ def gather(steps: Sequence[int], settings: Benchmark, cases_dir: Path, out_dir: 
     Raises:
         ValueError: responses are missing; the message names them.
     """
-    cases = select_cases(definition(settings.name).load_cases(cases_dir), settings.limit)
-    paths = [responses_path(out_dir, step) for step in sorted(steps)]
+    cases = records.select_cases(definition(settings.name).load_cases(cases_dir), settings.limit)
+    paths = [records.responses_path(out_dir, step) for step in sorted(steps)]
     missing = [path for path in paths if not _is_complete(path, cases, settings.samples)]
     if missing or not (out_dir / IDENTITY).is_file():
         raise ValueError(
@@ -166,9 +138,9 @@ def gather(steps: Sequence[int], settings: Benchmark, cases_dir: Path, out_dir: 
 
 def _finish(out_dir: Path) -> None:
     """Write the identity of the existing responses."""
-    identity, made = read_json(out_dir / IDENTITY), map(str, steps_made(out_dir))
+    identity, made = read_json(out_dir / IDENTITY), map(str, records.steps_made(out_dir))
     checkpoints = {step: identity["checkpoints"][step] for step in made}
-    write_atomically(out_dir / RESPONSES, json_text({**identity, "checkpoints": checkpoints}))
+    write_atomically(out_dir / RESPONSES, records.json_text({**identity, "checkpoints": checkpoints}))
 
 
 def _by_request(
@@ -182,7 +154,7 @@ def _by_request(
         raise ValueError(f"benchmark.samples is {settings.samples}; {settings.name} has one trajectory a case: set 1")
     else:
         opened = benchmark.programs(cases, settings.max_steps)
-    with response_journal(journal_path(out_dir, step)) as work, opened as program:
+    with response_journal(records.journal_path(out_dir, step)) as work, opened as program:
         progress = Progress(logger, where, len(cases) * settings.samples, len(work.done))
         session = sampler.session(settings.sampling, settings.max_context, progress.made)
         waiting = (
@@ -193,7 +165,7 @@ def _by_request(
         )
         for ended in run_programs(waiting, session, sampler, settings.seed):
             for asked, response in ended:
-                work.add(asked, response, response_line(step, *asked, response))
+                work.add(asked, response, records.response_line(step, *asked, response))
             progress.advance(len(ended))
         return [[work.done[case.id, sample] for sample in samples] for case in cases]
 
@@ -202,7 +174,7 @@ def response_journal(path: Path) -> Journal[Place, Response]:
     """Return the journal of a checkpoint's responses so far, by case and sample."""
 
     def parse(number: int, line: str) -> tuple[Place, Response]:
-        row = parse_row(path, number, line)
+        row = records.parse_row(path, number, line)
         return (row.case, row.sample), row.answer
 
     return Journal(path, parse)
@@ -224,7 +196,7 @@ def response_identity(
         "benchmark": settings.name,
         **settings.of_responses,
         "sampler": sampler.identity,  # in place of its name, which the identity includes
-        "cases": sha256_of(benchmark.case_files(cases_dir), cases_dir),
+        "cases": records.sha256_of(benchmark.case_files(cases_dir), cases_dir),
         "versions": dict(benchmark.versions()),
         "checkpoints": {str(step): dict(weights[step]) for step in sorted(weights)},
     }
@@ -239,7 +211,7 @@ def checkpoint_checksums(
     for step, path in checkpoints.items():
         files = {file for pattern in ("*.safetensors", *SETTINGS_FILES) for file in path.glob(pattern)}
         listed = {file.name: known[step][file.name] for file in files if file.name in known.get(step, {})}
-        sums[step] = sha256_of([file for file in files if file.name not in listed], path) | listed
+        sums[step] = records.sha256_of([file for file in files if file.name not in listed], path) | listed
     return sums
 
 
@@ -257,13 +229,13 @@ def _begin(out_dir: Path, identity: Mapping[str, Any]) -> None:
                 f"{path}: these responses were made with another {differing}; use the settings they were made with, "
                 f"or, when no other job runs, delete {out_dir} to make them again"
             )
-        if not path.is_file() and (made := steps_made(out_dir)):
+        if not path.is_file() and (made := records.steps_made(out_dir)):
             raise ValueError(
-                f"{responses_path(out_dir, made[0])}: nothing says what made these responses ({IDENTITY} is gone); "
-                f"delete {out_dir} to make them again"
+                f"{records.responses_path(out_dir, made[0])}: nothing says what made these responses ({IDENTITY} is "
+                f"gone); delete {out_dir} to make them again"
             )
         both = {**there["checkpoints"], **identity["checkpoints"]}
-        write_atomically(path, json_text({**identity, "checkpoints": both}))
+        write_atomically(path, records.json_text({**identity, "checkpoints": both}))
 
 
 def _check_unchanged(out_dir: Path, identity: Mapping[str, Any]) -> None:
@@ -310,7 +282,7 @@ def _is_complete(path: Path, cases: Sequence[Case], samples: int) -> bool:
     if not path.is_file():
         return False
     try:
-        read_responses(path, cases, samples)
+        records.read_responses(path, cases, samples)
     except ValueError as error:
         logger.warning("%s; made again", error)
         return False
