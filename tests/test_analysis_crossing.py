@@ -133,8 +133,7 @@ def test_median_and_its_text():
 
 
 @pytest.mark.parametrize(
-    ("baseline", "method", "percent"),
-    [(111, 66, 40.5), (111, 59, 46.8), (142, 56, 60.6), (142, 50, 64.8)],
+    ("baseline", "method", "percent"), [(111, 66, 40.5), (111, 59, 46.8), (142, 56, 60.6), (142, 50, 64.8)]
 )
 def test_published_stable_crossings_give_the_published_speed_up(baseline, method, percent):
     found = speed_up(times(method, horizon=180), times(baseline, horizon=180), KEY)

@@ -58,6 +58,13 @@ def check_layout(figure) -> None:
     assert all(not legend.overlaps(axes.get_window_extent()) for axes in figure.axes)
 
 
+def marks_of(axes) -> tuple[list, list]:
+    """The single points of a panel: filled and open markers."""
+    single = [line for line in axes.lines if len(line.get_xdata()) == 1]
+    hollow = [line for line in single if line.get_markerfacecolor() == "white"]
+    return [line for line in single if line not in hollow], hollow
+
+
 @pytest.fixture(autouse=True)
 def _no_warnings():
     with warnings.catch_warnings():
@@ -186,8 +193,7 @@ def test_learning_curves_draw_median_band_and_threshold(tool):
 def test_crossing_strip_has_a_point_a_run_and_open_markers(tool):
     figure = draw_figure("crossing_strip", view(tool))
     axes = figure.axes[0]
-    filled = [line for line in axes.lines if len(line.get_xdata()) == 1 and line.get_markerfacecolor() != "white"]
-    hollow = [line for line in axes.lines if len(line.get_xdata()) == 1 and line.get_markerfacecolor() == "white"]
+    filled, hollow = marks_of(axes)
     assert (len(filled), len(hollow)) == (3 * 10, 3)
     assert {float(line.get_ydata()[0]) for line in hollow} == {80.0}
     assert len(axes.collections) == 3 * 4  # a median tick for each method and threshold
@@ -206,9 +212,7 @@ def test_crossing_strip_shows_pending_runs_where_the_crossing_began():
     crossings.loc[last, ["stable_step", "pending_step"]] = [pd.NA, 97]
     crossings.loc[last, "status"] = "pending"
     figure = draw_figure("crossing_strip", view(frames | {"crossings": crossings}, experiment("math", PAIR)))
-    hollow = [
-        line for line in figure.axes[0].lines if len(line.get_xdata()) == 1 and line.get_markerfacecolor() == "white"
-    ]
+    _, hollow = marks_of(figure.axes[0])
     assert [float(line.get_ydata()[0]) for line in hollow] == [97.0] * 4
     assert len(figure.axes[0].collections) == 3 * 2  # no median tick at 0.99
     assert "pending: begun, too late to confirm" in texts(figure)
@@ -239,16 +243,11 @@ def test_many_methods_at_many_thresholds_are_dealt_to_rows_in_which_they_can_be_
     assert len(draw_figure("crossing_strip", view(frames, asked)).axes) == 1
 
 
-def test_crossing_strip_needs_thresholds(tool):
+@pytest.mark.parametrize("name", ["crossing_strip", "group_size"])
+def test_crossings_need_thresholds(name, tool):
     asked = experiment().model_copy(update={"thresholds": {}})
     with pytest.raises(ValueError, match="the sparse reward 'format' has no thresholds"):
-        draw_figure("crossing_strip", view(tool, asked))
-
-
-def test_energy_parts_add_up_to_the_shares(tool):
-    parts = shares_by_sign(tool["energies"], "format").dropna()
-    np.testing.assert_allclose(parts["positive_before"] + parts["negative_before"], parts["share_before"], atol=1e-12)
-    np.testing.assert_allclose(parts["positive_after"] + parts["negative_after"], parts["share_after"], atol=1e-12)
+        draw_figure(name, view(tool, asked))
 
 
 def test_energy_figures_show_the_share_and_its_two_signs(tool):

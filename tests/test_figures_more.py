@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import warnings
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -19,7 +19,7 @@ from dara.config import Experiment
 from project import ROOT
 from scored_frames import bfcl_v4, scored, toolrl_validation
 from synthetic import COMPARED, METHODS, experiment, simulate
-from test_figures import check_layout, shown_texts
+from test_figures import _no_warnings, check_layout, shown_texts  # noqa: F401 (a fixture of every test)
 
 PUBLISHED = ROOT / "results" / "published" / "data"
 COLOR = {name: entry.color for name, entry in METHODS.items()}
@@ -30,18 +30,11 @@ def runs(asked: Experiment | None = None, **kwargs: object) -> RunsView:
     return RunsView(simulate(**kwargs), asked or experiment(kwargs.get("task", "tool_calling")), METHODS, "laptop")
 
 
-def published(name: str, **changes: object) -> PublishedView:
+@cache
+def published(name: str) -> PublishedView:
     """A view of the authors' numbers of one experiment."""
     task = "math" if name == "math_main" else "tool_calling"
-    asked = experiment(task, name=name).model_copy(update=changes)
-    return PublishedView(read_published(PUBLISHED), asked, METHODS)
-
-
-@pytest.fixture(autouse=True)
-def _no_warnings():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
+    return PublishedView(read_published(PUBLISHED), experiment(task, name=name), METHODS)
 
 
 @pytest.fixture(scope="module")
@@ -55,16 +48,6 @@ def groups():
     return runs(seeds=(100, 101), steps=40, settings=settings)
 
 
-@pytest.fixture(scope="module")
-def math_published():
-    return published("math_main")
-
-
-@pytest.fixture(scope="module")
-def group_size_published():
-    return published("group_size")
-
-
 def points(axes, color: str) -> np.ndarray:
     """(n, 2) of what is drawn without a line in a colour."""
     found = [line for line in axes.lines if line.get_linestyle() == "None" and to_hex(line.get_color()) == color]
@@ -76,9 +59,9 @@ def line_of(axes, color: str):
     return line
 
 
-def test_texts_of_published_figures_have_their_place(math_published, group_size_published):
-    check_layout(draw_figure("energy_ratio", math_published))
-    check_layout(draw_figure("group_size", group_size_published))
+def test_texts_of_published_figures_have_their_place():
+    check_layout(draw_figure("energy_ratio", published("math_main")))
+    check_layout(draw_figure("group_size", published("group_size")))
     check_layout(draw_figure("activity_curve", published("tool_main")))
 
 
@@ -90,13 +73,13 @@ def test_a_source_without_the_numbers_is_an_error(name, tool):
         draw_figure(name, gone)
 
 
-def test_a_published_source_without_the_numbers_is_an_error(math_published, group_size_published):
+def test_a_published_source_without_the_numbers_is_an_error():
     with pytest.raises(ValueError, match=r"published: experiment math_main: no step with both reward/length/mean"):
-        draw_figure("activity_curve", math_published)
+        draw_figure("activity_curve", published("math_main"))
     with pytest.raises(ValueError, match=r"published: experiment group_size: no energy ratio of format"):
-        draw_figure("energy_ratio", group_size_published)
+        draw_figure("energy_ratio", published("group_size"))
     with pytest.raises(ValueError, match=r"published: experiment math_main: no energies of single steps"):
-        draw_figure("density_energy", math_published)
+        draw_figure("density_energy", published("math_main"))
 
 
 def test_the_overview_draws_what_the_methods_give(tool):
@@ -170,8 +153,8 @@ def test_group_size_draws_medians_and_marks(groups):
             assert sorted(points(axes, COLOR[method])[:, 0]) == sorted(first)
 
 
-def test_published_group_sizes_have_the_published_crossings(group_size_published):
-    figure = draw_figure("group_size", group_size_published)
+def test_published_group_sizes_have_the_published_crossings():
+    figure = draw_figure("group_size", published("group_size"))
     strip = figure.axes[3]  # G=8
     assert figure.axes[1].get_title(loc="left").endswith("G=8")
     wanted = {"grpo": [41, 57, 100], "gdpo": [29, 90, 100], "dara_sym": [14, 14], "dara_asym": [13, 14]}
@@ -181,12 +164,6 @@ def test_published_group_sizes_have_the_published_crossings(group_size_published
     hollow = [line for line in strip.lines if line.get_markerfacecolor() == "white"]
     assert [line.get_xdata()[0] for line in hollow] == [100, 100]
     assert len(line_of(figure.axes[1], COLOR["gdpo"]).get_xdata()) == 13
-
-
-def test_group_size_needs_a_threshold(tool):
-    asked = tool.experiment.model_copy(update={"thresholds": {}})
-    with pytest.raises(ValueError, match="the sparse reward 'format' has no thresholds"):
-        draw_figure("group_size", RunsView(tool.frames, asked, METHODS, "laptop"))
 
 
 def energies(values: dict[int, tuple]) -> RunsView:
@@ -228,11 +205,12 @@ def test_cap_start(capped, start):
     assert energy_figures.cap_start(pd.Series(capped, index=range(1, len(capped) + 1), dtype=float)) == start
 
 
-def test_published_ratios_and_their_cap(math_published):
-    figure = draw_figure("energy_ratio", math_published)
-    facts = math_published.rows[math_published.rows["metric"] == "first_step/cap"].set_index("model")["value"]
+def test_published_ratios_and_their_cap():
+    theirs = published("math_main")
+    figure = draw_figure("energy_ratio", theirs)
+    facts = theirs.rows[theirs.rows["metric"] == "first_step/cap"].set_index("model")["value"]
     assert len(figure.axes) == len(facts) == 3
-    for axes, (model, size, _) in zip(figure.axes, math_published.settings, strict=True):
+    for axes, (model, size, _) in zip(figure.axes, theirs.settings, strict=True):
         assert (axes.get_title(loc="left"), size) == (f"{model}\nG=16, DARA-Sym", 16)
         assert f"cap from step {facts[model]:.0f}" in [text.get_text() for text in axes.texts]
         assert min(patch.get_x() for patch in axes.patches) == facts[model] - 0.5
@@ -244,13 +222,13 @@ def test_published_ratios_and_their_cap(math_published):
     assert (small[0], round(float(small[39]), 3)) == (0.942559, 0.448)
 
 
-def test_the_cap_is_the_methods_own(math_published):
+def test_the_cap_is_the_methods_own():
     from dara.methods import dara_asym, dara_sym
 
     for method in (dara_sym, dara_asym):
         assert inspect.signature(method.contributions).parameters["w_max"].default == energy_figures.W_MAX
     capped = METHODS | {"dara_sym": METHODS["dara_sym"].model_copy(update={"params": {"w_max": 3.0}})}
-    view = PublishedView(math_published.published, math_published.experiment, capped)
+    view = PublishedView(read_published(PUBLISHED), experiment("math", name="math_main"), capped)
     labels = [text.get_text() for text in draw_figure("energy_ratio", view).legends[0].get_texts()]
     assert "weight at its cap of 3" in labels
 

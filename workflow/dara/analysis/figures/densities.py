@@ -30,7 +30,7 @@ def draw_activity(view: View) -> Figure:
     """
     reward = view.experiment.sparse_reward
     measured = {setting: _activity_points(view, setting) for setting in view.settings}
-    measured = {setting: found for setting, found in measured.items() if any(len(rows) for rows in found.values())}
+    measured = {setting: found for setting, found in measured.items() if any(map(len, found.values()))}
     if not measured:
         raise missing_data(view, f"step with both reward/{reward}/mean and density/{reward}")
     sizes = sorted({*GROUP_SIZES, *(setting.group_size for setting in measured if setting.group_size)})
@@ -73,8 +73,8 @@ def draw_energy(view: View) -> Figure:
     if not isinstance(view, RunsView):
         raise missing_data(view, "energies of single steps; the authors published their ratios (figure energy_ratio)")
     reward, points = view.experiment.sparse_reward, _energy_points(view)
-    measured = {setting: view.selection.of_setting(points, setting) for setting in view.settings}
-    measured = {setting: found for setting, found in measured.items() if len(found)}
+    points = {setting: view.selection.of_setting(points, setting) for setting in view.settings}
+    measured = {setting: found for setting, found in points.items() if len(found)}
     figure, panels = new_figure(len(measured), len(PANELS), 2.3, sharey="row", sharex=True)
     for row, (setting, found) in zip(panels, measured.items(), strict=True):
         # The line is drawn for each number of groups; `full` is the energy at density 1 of the largest.
@@ -132,10 +132,7 @@ def _activity_points(view: View, setting: Setting) -> dict[str, pd.DataFrame]:
 
 
 def _energy_points(view: RunsView) -> pd.DataFrame:
-    """Return the energies of the sparse reward by run and step, with the energies before and after, and the groups (B).
-
-    Raise ValueError if no run has energies.
-    """
+    """Return the frame `energies` of the sparse reward, with the energies before and after, and the groups (B)."""
     reward = view.experiment.sparse_reward
     rows = view.rows("energies", f"energies of {reward}", reward=[reward])
     counts = view.rows("training_curves", "number of groups", metric=["groups"])

@@ -11,15 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from dara.analysis.crossing import WINDOW
-from dara.analysis.figures.style import (
-    INK,
-    draw_band,
-    legend_below,
-    method_handles,
-    new_figure,
-    step_axis,
-    style_of,
-)
+from dara.analysis.figures.style import INK, draw_band, legend_below, method_handles, new_figure, step_axis, style_of
 from dara.analysis.names import BASELINE
 from dara.analysis.view import Setting, View, missing_data
 from dara.analysis.view_runs import RunsView, curve_over_runs
@@ -79,8 +71,8 @@ def draw_ratio(view: View) -> Figure:
     last = max(int(after.index.max()) for _, after, _ in panels.values())
     for axes, ((setting, method), (before, after, capped)) in zip(grid.flat, panels.items(), strict=False):
         _shade(axes, capped)
-        for curve, name in ((before, BASELINE), (after, method)):
-            draw_band(axes, curve, view, name)
+        draw_band(axes, before, view, BASELINE)
+        draw_band(axes, after, view, method)
         axes.axhline(1, color=INK, linewidth=0.8, linestyle="--", zorder=1)
         # The method, after the setting if there are several; the model has its own line.
         model, _, size = view.setting_label(setting).rpartition(", ")
