@@ -14,7 +14,6 @@ import pytest
 from dara.benchmarks import definition
 from dara.cache import holds_run, holds_scores, store
 from dara.config import Benchmark, RunSpec
-from dara.cost import cost
 from dara.evaluation.records import (
     CACHED_RESPONSES,
     IDENTITY,
@@ -29,6 +28,7 @@ from dara.files import gzipped, read_text
 from dara.loading import ConfigurationError, merge, read_yaml
 from dara.plan import WorkflowPlan
 from dara.runs import evaluation_id
+from dara.status import cost
 from dara.store import canonical_json
 from project import ROOT
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from dara.cleaning import (
-    RULES,
     _finished,
     clean,
     clean_results,
@@ -495,4 +494,3 @@ def test_sizes(tmp_path):
     (tmp_path / "two").write_bytes(b"x" * 5)
     assert (size_of(tmp_path), size_of(tmp_path / "two")) == (15, 5)
     assert [human(size) for size in (0, 999, 1500, 2_345_678, 10**12)] == ["0 B", "999 B", "1.5 kB", "2.3 MB", "1.0 TB"]
-    assert RULES == ("finished", "unplanned", "results")

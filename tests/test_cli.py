@@ -6,7 +6,7 @@ import pytest
 
 import dara
 from dara.cli import COMMANDS, FORMER, main
-from dara.listing import KINDS
+from dara.commands.look import KINDS
 from project import ROOT
 
 

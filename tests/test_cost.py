@@ -8,10 +8,10 @@ import pytest
 
 from dara.cli import main
 from dara.config import Resources
-from dara.cost import HEADERS, Cost, cost, plan_text, text_table
 from dara.loading import ConfigurationError, load_preset
 from dara.plan import WorkflowPlan
 from dara.profiles import set_resources
+from dara.status import HEADERS, Cost, _text_table, cost, plan_text
 from project import ROOT
 
 
@@ -234,7 +234,7 @@ def test_an_unknown_target_is_an_error_that_names_the_nearest(workflow):
 
 
 def test_numbers_of_the_table():
-    lines = text_table([("one", Cost(1, 2, 3, 4, 5, 6, 1234.4, 0.0, 7.0))]).splitlines()
+    lines = _text_table([("one", Cost(1, 2, 3, 4, 5, 6, 1234.4, 0.0, 7.0))]).splitlines()
     assert lines[0].split("  ")[0] == HEADERS[0]
     assert lines[1].split() == ["one", "1", "2", "3", "4", "5", "6", "1,234", "0", "7"]
 

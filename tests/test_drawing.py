@@ -20,8 +20,8 @@ HEAVY = ("torch", "transformers", "scipy.stats", "scipy.special", "matplotlib", 
 def imported(directory: Path, kind: str, output: str) -> set[str]:
     """Which of HEAVY a process has that draws a published table or figure."""
     code = (
-        "import json, sys; from pathlib import Path; from dara import drawing; "
-        f"drawing.published_{kind}(Path({str(ROOT)!r}), Path({str(directory)!r}), [{output!r}]); "
+        "import json, sys; from dara.cli import main; "
+        f"main(['--root', {str(ROOT)!r}, {kind!r}, {output!r}, {str(directory)!r}]); "
         f"print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from dara import git
-from dara.git import GitError, commit, tracked
+from dara import files
+from dara.files import GitError, commit, tracked
 
 
 def run_git(directory, *arguments):
@@ -61,7 +61,7 @@ def test_a_linked_directory_is_asked_about_where_it_is(repository, tmp_path):
 )  # fmt: skip
 def test_git_that_fails_is_an_error_with_its_reason(repository, tmp_path, monkeypatch, script, why):
     fake_git(tmp_path, monkeypatch, script)
-    monkeypatch.setattr(git, "SECONDS", 0.2 if "tail" in script else 60.0)
+    monkeypatch.setattr(files, "GIT_SECONDS", 0.2 if "tail" in script else 60.0)
     for question in (commit, tracked):
         with pytest.raises(GitError) as error:
             question(repository)

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from dara.cli import main
-from dara.manifests import checkpoints, checksums, model_directory
-from dara.store import canonical_json
+from dara.store import base_model, canonical_json, checkpoints
 from evaluation_fakes import benchmark
 from training_tiny import tiny_spec
 
@@ -48,11 +47,11 @@ def test_inputs_of_another_run_are_not_trained_on(started, capsys):
 def test_a_manifest_of_something_else_or_a_damaged_one_is_named(started, tmp_path, capsys):
     assert "data.json is not of the model that the run's" in train(started, capsys, model=started["data"])
     with pytest.raises(ValueError, match=r"data\.json is not the manifest of a base model"):
-        model_directory(started["data"])
+        base_model(started["data"])
     (tmp_path / "torn.json").write_text('{"mod')
     assert "torn.json is damaged: it is no JSON" in train(started, capsys, model=tmp_path / "torn.json")
-    assert checkpoints(started["model"]) == {0: tmp_path / "weights"}
-    assert checksums(started["model"]) == {0: {"a": "0"}}
+    (entry,) = checkpoints(started["model"]).values()
+    assert (entry["directory"], entry["sha256"]) == (str(tmp_path / "weights"), {"a": "0"})
 
 
 def test_options_of_the_other_form_of_evaluate_are_refused(capsys):

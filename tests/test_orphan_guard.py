@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import psutil
 import pytest
 
 import dara
-from dara import orphan_guard
+from dara import system
 from project import ROOT
 
 PACKAGE = Path(dara.__file__).parents[1]
@@ -30,7 +31,7 @@ def ancestors(monkeypatch, *commands: list[str]) -> list[FakeProcess]:
     """Make these command lines the ancestors of this process, the nearest first, above them process 1."""
     processes = [FakeProcess(100 - i, command) for i, command in enumerate(commands)] + [FakeProcess(1, ["/sbin/init"])]
     fake = type("Fake", (), {"parents": lambda self: processes})
-    monkeypatch.setattr(orphan_guard.psutil, "Process", fake)
+    monkeypatch.setattr(system.psutil, "Process", fake)
     return processes
 
 
@@ -47,39 +48,40 @@ def ancestors(monkeypatch, *commands: list[str]) -> list[FakeProcess]:
     ],
 )
 def test_snakemake_is_told_by_its_command_line(command, expected):
-    assert orphan_guard.is_snakemake(command) is expected
+    assert system.is_snakemake(command) is expected
 
 
 def test_all_up_to_the_topmost_snakemake_are_watched(monkeypatch):
     job, main = ["python", "-m", "snakemake", "--mode", "subprocess"], ["python", "/env/bin/snakemake"]
     processes = ancestors(monkeypatch, ["bash", "-c", "dara train"], job, ["sh"], main, ["make"], ["bash"])
-    assert orphan_guard.watched_processes() == processes[:4], "neither make nor the login shell above Snakemake matters"
+    assert system.watched_processes() == processes[:4], "neither make nor the login shell above Snakemake matters"
 
 
 def test_without_snakemake_the_direct_parent_is_watched(monkeypatch):
     processes = ancestors(monkeypatch, ["bash"], ["sshd"])
-    monkeypatch.setattr(orphan_guard.signal, "getsignal", lambda number: signal.SIG_DFL)
-    assert orphan_guard.watched_processes() == processes[:1]
+    monkeypatch.setattr(system.signal, "getsignal", lambda number: signal.SIG_DFL)
+    assert system.watched_processes() == processes[:1]
 
 
 @pytest.mark.parametrize("commands", [[["bash"], ["sshd"]], []])
 def test_nohup_and_an_orphan_watch_nothing(monkeypatch, commands):
     ancestors(monkeypatch, *commands)
-    monkeypatch.setattr(orphan_guard.signal, "getsignal", lambda number: signal.SIG_IGN)
-    assert orphan_guard.watched_processes() == []
-    assert orphan_guard.stop_with_parent() is None
+    monkeypatch.setattr(system.signal, "getsignal", lambda number: signal.SIG_IGN)
+    assert system.watched_processes() == []
+    system.stop_with_parent()
+    assert not any(thread.name == "parent-watch" for thread in threading.enumerate())
 
 
 def test_nohup_below_snakemake_is_watched(monkeypatch):
     processes = ancestors(monkeypatch, ["sh"], ["python", "/env/bin/snakemake"])
-    monkeypatch.setattr(orphan_guard.signal, "getsignal", lambda number: signal.SIG_IGN)
-    assert orphan_guard.watched_processes() == processes[:2]
+    monkeypatch.setattr(system.signal, "getsignal", lambda number: signal.SIG_IGN)
+    assert system.watched_processes() == processes[:2]
 
 
 SNAKEMAKE = "import subprocess, sys; subprocess.run(['sh', '-c', sys.argv[1]])"
 TRAINER = """
 import os, signal
-from dara.orphan_guard import stop_with_parent
+from dara.system import stop_with_parent
 stop_with_parent()
 print(os.getpid(), flush=True)
 signal.pause()
@@ -114,11 +116,11 @@ def test_a_killed_snakemake_ends_the_trainer_below_its_shell(tmp_path):
 def test_a_finished_process_is_not_alive():
     process = subprocess.Popen([sys.executable, "-c", ""])
     watched, deadline = psutil.Process(process.pid), time.monotonic() + SECONDS
-    while orphan_guard.is_alive(watched) and time.monotonic() < deadline:
+    while system.is_alive(watched) and time.monotonic() < deadline:
         pass
-    assert not orphan_guard.is_alive(watched), "a zombie counts as gone"
+    assert not system.is_alive(watched), "a zombie counts as gone"
     process.wait()
-    assert orphan_guard.is_alive(psutil.Process())
+    assert system.is_alive(psutil.Process())
 
 
 JOB = (
@@ -129,29 +131,29 @@ JOB = (
 
 def test_a_job_whose_workflow_died_before_it_started_ends_at_once():
     """Its shell waits for it and lives on; only the mark that the workflow left can tell."""
-    ended = subprocess.run([sys.executable, "-c", "from dara.orphan_guard import workflow_mark; print(workflow_mark())"],
+    ended = subprocess.run([sys.executable, "-c", "from dara.system import workflow_mark; print(workflow_mark())"],
                            env={**os.environ, "PYTHONPATH": str(PACKAGE)}, capture_output=True, text=True, check=True)  # fmt: skip
     job = subprocess.run(
         [sys.executable, "-c", JOB],
-        env={**os.environ, "PYTHONPATH": str(PACKAGE), orphan_guard.WORKFLOW: ended.stdout.strip()},
+        env={**os.environ, "PYTHONPATH": str(PACKAGE), system.WORKFLOW: ended.stdout.strip()},
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert job.returncode == orphan_guard.EXIT_CODE
+    assert job.returncode == system.EXIT_CODE
     assert "the workflow, which started this job, is gone" in job.stderr
 
 
 def test_a_workflow_that_lives_and_one_elsewhere_are_not_gone(monkeypatch):
-    monkeypatch.setenv(orphan_guard.WORKFLOW, orphan_guard.workflow_mark())
-    assert not orphan_guard.workflow_is_gone()
-    boot = orphan_guard.psutil.boot_time()
-    monkeypatch.setattr(orphan_guard.psutil._pslinux, "boot_time", lambda: boot + 1)  # the clock is set
-    assert not orphan_guard.workflow_is_gone()
-    host, pid, start = orphan_guard.workflow_mark().split("/")
-    monkeypatch.setenv(orphan_guard.WORKFLOW, f"{host}/{pid}/{int(start) - 500}")  # another process with its pid
-    assert orphan_guard.workflow_is_gone()
-    monkeypatch.setenv(orphan_guard.WORKFLOW, f"elsewhere/{pid}/1.0")
-    assert not orphan_guard.workflow_is_gone()
-    monkeypatch.delenv(orphan_guard.WORKFLOW)
-    assert not orphan_guard.workflow_is_gone()
+    monkeypatch.setenv(system.WORKFLOW, system.workflow_mark())
+    assert not system.workflow_is_gone()
+    boot = system.psutil.boot_time()
+    monkeypatch.setattr(system.psutil._pslinux, "boot_time", lambda: boot + 1)  # the clock is set
+    assert not system.workflow_is_gone()
+    host, pid, start = system.workflow_mark().split("/")
+    monkeypatch.setenv(system.WORKFLOW, f"{host}/{pid}/{int(start) - 500}")  # another process with its pid
+    assert system.workflow_is_gone()
+    monkeypatch.setenv(system.WORKFLOW, f"elsewhere/{pid}/1.0")
+    assert not system.workflow_is_gone()
+    monkeypatch.delenv(system.WORKFLOW)
+    assert not system.workflow_is_gone()

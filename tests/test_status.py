@@ -12,8 +12,8 @@ from dara.commands.jobs import _error_kept
 from dara.loading import load_preset, merge, read_yaml
 from dara.plan import WorkflowPlan
 from dara.runs import run_id
-from dara.status import ERROR, LAST_BYTES, failed_preparations, is_held, last_lines, run_status, status_text
-from dara.store import directory_lock
+from dara.status import ERROR, LAST_BYTES, failed_preparations, last_lines, run_status, status_text
+from dara.store import directory_lock, is_held
 from dara.training.stopping import OutOfTime
 from project import ROOT
 
@@ -61,7 +61,7 @@ def test_the_table_has_every_run_once_and_counts(flow):
     (work / ERROR).write_text("ValueError")
     width = max(map(len, flow.matrix.runs))
     log = f"results/smoke/logs/train/{failed}.log"
-    assert status_text(flow).splitlines() == [
+    assert status_text(flow, "told").splitlines() == [
         f"failed    {failed:<{width}}        5/6  log: {log}",
         "          | step one",
         "          | Traceback",
@@ -73,6 +73,7 @@ def test_the_table_has_every_run_once_and_counts(flow):
         "4 runs: 1 done, 1 diverged, 1 waiting, 1 failed",
         "0 of 6 runs and base models are evaluated",
         "no workflow runs in this clone",
+        "reuse: matching, told",
     ]
 
 
@@ -90,7 +91,7 @@ def test_a_run_whose_lock_is_held_is_running_and_is_not_disturbed(flow):
 
 def test_a_workflow_in_this_clone_is_seen(flow):
     with directory_lock(Path(".snakemake/workflow"), seconds=0):
-        assert status_text(flow).endswith("\na workflow runs in this clone")
+        assert status_text(flow, "told").endswith("\na workflow runs in this clone\nreuse: matching, told")
 
 
 @pytest.mark.parametrize("state", ["stopped", "failed"])
@@ -121,14 +122,14 @@ def test_the_newest_log_is_quoted_slurms_among_them(flow):
 def test_the_training_keeps_its_error_until_the_next_start(flow, tmp_path):
     spec = next(iter(flow.matrix.runs.values()))
     file = tmp_path / run_id(spec) / ERROR
-    with pytest.raises(RuntimeError), _error_kept(tmp_path, spec):
+    with pytest.raises(RuntimeError), _error_kept(tmp_path / run_id(spec)):
         raise RuntimeError("before there is any work")
     file.parent.mkdir()
-    with pytest.raises(RuntimeError), _error_kept(tmp_path, spec):
+    with pytest.raises(RuntimeError), _error_kept(tmp_path / run_id(spec)):
         raise RuntimeError("out of memory")
     assert file.read_text() == "RuntimeError: out of memory\n"
     for stop in (OutOfTime("stopped at step 3"), KeyboardInterrupt()):
-        with pytest.raises(type(stop)), _error_kept(tmp_path, spec):
+        with pytest.raises(type(stop)), _error_kept(tmp_path / run_id(spec)):
             raise stop
         assert not file.exists()
 
@@ -175,7 +176,7 @@ def test_a_base_model_whose_evaluation_failed_is_named(flow):
     log = flow.paths.root / "logs/score" / f"{base}.laptop_math.log"
     log.parent.mkdir(parents=True)
     log.write_text("dara: no\n")
-    assert f"\n{base}: not evaluated yet: dara: no (log: {log})\n" in status_text(flow)
+    assert f"\n{base}: not evaluated yet: dara: no (log: {log})\n" in status_text(flow, "told")
 
 
 def prepare(flow: WorkflowPlan, rule: str, name: str, log: str) -> Path:
@@ -196,7 +197,7 @@ def test_runs_whose_base_model_or_data_failed_name_that_job(flow, rule):
     found = run_status(flow, run)
     assert (found.state, found.step, found.steps) == ("blocked", 0, 6)
     assert found.note == f"{rule} of {name} did not finish (log: {log})"
-    lines = status_text(flow).splitlines()
+    lines = status_text(flow, "told").splitlines()
     start = lines.index(f"{rule} of {name} did not finish (log: {log})")
     assert [line.strip("| ") for line in lines[start + 1 : start + 5]] == [
         "two",
@@ -224,7 +225,7 @@ def test_a_published_benchmark_that_could_not_be_fetched_is_named(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     flow = WorkflowPlan(load_preset(ROOT, ROOT / "config/presets/paper.yaml"), ROOT)
     log = prepare(flow, "benchmark_data", "bfcl_v4", "dara: no network\n")
-    assert [str(job) for job in failed_preparations(flow)] == [f"benchmark_data of bfcl_v4 did not finish (log: {log})"]
+    assert failed_preparations(flow) == {f"benchmark_data of bfcl_v4 did not finish (log: {log})": log}
 
 
 def test_a_begun_run_without_a_log_says_so(flow):
@@ -307,7 +308,7 @@ def test_as_json(clone, capsys):
 
 def test_small_parts(tmp_path):
     assert not is_held(tmp_path / "lock")
-    assert last_lines(None) == last_lines(tmp_path / "log") == ()
+    assert last_lines(tmp_path / "log") == ()
     (tmp_path / "log").write_text(" \n")
     assert last_lines(tmp_path / "log") == ()
     (tmp_path / "log").write_bytes(b"x" * LAST_BYTES + b"\nfour\n\nthree\ntwo  \rone\n\n" + b"y" * 200 + b"\n")

@@ -14,7 +14,7 @@ import types
 import numpy as np
 import pytest
 
-from dara.git import GitError
+from dara.files import GitError
 from dara.training import run_files
 from dara.training.run_files import RunRecord, check_trackers, trackers
 from training_tiny import tiny_spec
@@ -117,11 +117,11 @@ def test_a_run_is_of_the_code_that_started_it(tmp_path, monkeypatch):
     """Publishing what an older commit trained does not make it a run of today's."""
     out, work = tmp_path / "out", tmp_path / "work"
     write(work, record(4))
-    monkeypatch.setattr(run_files, "git_commit", lambda _: "a" * 40)
+    monkeypatch.setattr(run_files, "commit", lambda _: "a" * 40)
     run_files.record_start(work, 0, ("numpy",))
-    monkeypatch.setattr(run_files, "git_commit", lambda _: "b" * 40)
+    monkeypatch.setattr(run_files, "commit", lambda _: "b" * 40)
     run_files.record_start(work, 2, ("numpy",))
-    monkeypatch.setattr(run_files, "git_commit", lambda _: "c" * 40)
+    monkeypatch.setattr(run_files, "commit", lambda _: "c" * 40)
     run_files.publish(out, work, SPEC, record(4), inputs={})
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["git_commit"] == "a" * 40
@@ -153,7 +153,7 @@ def test_a_git_that_refuses_is_no_missing_commit(tmp_path, monkeypatch, caplog, 
     def refuses(directory):
         raise GitError("git says nothing about it: dubious ownership")
 
-    monkeypatch.setattr(run_files, "git_commit", refuses)
+    monkeypatch.setattr(run_files, "commit", refuses)
     run_files.record_start(tmp_path, 0, ("numpy",))
     [start] = json.loads((tmp_path / run_files.STARTS).read_text())
     assert start["git_commit"] is None

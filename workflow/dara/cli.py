@@ -14,8 +14,7 @@ import typer
 
 import dara
 from dara.commands import jobs, look, results
-from dara.orphan_guard import EXIT_CODE, stop_with_parent
-from dara.system import name_user, sentence, whole_output
+from dara.system import EXIT_CODE, name_user, sentence, stop_with_parent, whole_output
 from dara.training.stopping import OutOfTime
 
 ROOT = Path(__file__).resolve().parents[2]

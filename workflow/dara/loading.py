@@ -9,6 +9,7 @@ from typing import Any
 
 from dara.analysis.figures import FIGURES
 from dara.config import Configuration, Experiment, Matrix, MethodEntry, ModelEntry, Preset, TaskSettings
+from dara.files import read_json
 from dara.places import check_name, why_no_directory
 from dara.plugins import DATA, METHOD, REWARD, source_file
 from dara.rewards import check_names
@@ -135,9 +136,9 @@ def check_experiments(root: Path) -> None:
 
 
 def load_preset(root: Path, path: Path) -> Configuration:
-    """Return the configuration of one preset file on top of config/config.yaml, without a command line."""
-    files = [root / "config" / "config.yaml", path]
-    return load_configuration(root, merge(read_yaml(files[0]), read_yaml(path)), files)
+    """Return the configuration of a preset file or a configuration.json on top of config/config.yaml."""
+    files, read = [root / "config" / "config.yaml", path], read_json if path.suffix == ".json" else read_yaml
+    return load_configuration(root, merge(read_yaml(files[0]), read(path)), files)
 
 
 def load_all_presets(root: Path) -> dict[str, Configuration]:

@@ -46,7 +46,7 @@ class Drawing:
 
     @property
     def function(self) -> str:
-        """Return the function of `dara.drawing` that draws them."""
+        """Return the function of `dara.commands.results` that draws them."""
         return "side_by_side" if self.kind == "side_by_side" else self.noun
 
     @property

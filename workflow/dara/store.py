@@ -97,8 +97,11 @@ def _acquire(file: IO[str], directory: Path, deadline: float) -> None:
             return
         except BlockingIOError:
             if time.monotonic() >= deadline:
+                file.seek(0)
+                holder = json.loads(file.read() or "null")  # it may have locked the file but not yet written to it
+                who = f"process {holder['pid']} on {holder['host']}" if holder else "another process"
                 raise LockedError(
-                    f"{directory} is in use by {_holder(file)}; wait until it ends, or stop it, and start again"
+                    f"{directory} is in use by {who}; wait until it ends, or stop it, and start again"
                 ) from None
         except OSError as error:
             raise OSError(
@@ -107,13 +110,16 @@ def _acquire(file: IO[str], directory: Path, deadline: float) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _holder(file: IO[str]) -> str:
-    file.seek(0)
-    text = file.read()
-    if not text:  # the holder has locked the file but not yet written to it
-        return "another process"
-    holder = json.loads(text)
-    return f"process {holder['pid']} on {holder['host']}"
+def is_held(lock: Path) -> bool:
+    """Return whether a live process holds a lock file, without waiting and without acquiring it."""
+    if not lock.is_file():
+        return False
+    with lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 # --- directories that are complete or absent --------------------------------------------------------------------------
@@ -145,6 +151,32 @@ def write_manifest(path: Path, content: Mapping[str, Any]) -> None:
     write_atomically(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
+def base_model(manifest: Path) -> dict[str, Any]:
+    """Return the manifest of a base model: the `directory` of its weights, and file -> checksum as `sha256`.
+
+    ValueError if it is the manifest of something else, or if the weights are gone.
+    """
+    content = read_json(manifest)
+    if not {"model", "directory", "sha256"} <= set(content):
+        raise ValueError(f"{manifest} is not the manifest of a base model, which results/<preset>/models/ has")
+    if not Path(content["directory"]).is_dir():
+        raise ValueError(
+            f"{content['directory']}, the weights that {manifest} names, is gone; delete {manifest} to make them again"
+        )
+    return content
+
+
+def checkpoints(manifest: Path) -> dict[int, dict[str, Any]]:
+    """Return step -> directory and sha256, from the manifest of a run or of a base model (step 0)."""
+    made = read_json(manifest).get("checkpoints")
+    return {0: base_model(manifest)} if made is None else {int(step): entry for step, entry in made.items()}
+
+
+def saved_steps(manifest: Path) -> list[int]:
+    """Return the steps that have a checkpoint, from the manifest of a run or of a base model."""
+    return [int(step) for step in read_json(manifest).get("checkpoints", {0: {}})]
+
+
 # --- journal ----------------------------------------------------------------------------------------------------------
 
 
@@ -173,12 +205,12 @@ class Journal(Generic[Key, Entry]):
             path.unlink()
             lines = []
         self.done: dict[Key, Entry] = {}
-        first = 1 if head is None else 2
-        for row, line in enumerate(lines[first - 1 :], first):
-            key, entry = parse(row, line)
-            if key in self.done:
-                raise ValueError(f"{path}, row {row}: {key} again; delete the file")
-            self.done[key] = entry
+        for row, line in enumerate(lines, 1):
+            if row > 1 or head is None:
+                key, entry = parse(row, line)
+                if key in self.done:
+                    raise ValueError(f"{path}, row {row}: {key} again; delete the file")
+                self.done[key] = entry
         self._stream = path.open("a", encoding="utf-8", newline="\n")
         if head is not None and not lines:
             self._write(head)

@@ -9,7 +9,6 @@ sys.path.insert(0, str(ROOT / "workflow"))
 
 from dara.benchmarks import names_of
 from dara.dependencies import code_digest
-from dara.orphan_guard import job_environment
 from dara.plan import FRAMES, RUN_FILES, WorkflowPlan
 from dara.preflight import (
     check_settings,
@@ -18,6 +17,7 @@ from dara.preflight import (
     start_jobs,
     user_errors,
 )
+from dara.system import job_environment
 
 job_environment(ROOT, main=workflow.is_main_process, remote=workflow.remote_exec)
 with user_errors():

@@ -15,19 +15,11 @@ import typer
 
 from dara.engines import ENGINES
 from dara.files import read_json
-from dara.manifests import (
-    check_inputs,
-    checkpoints,
-    checksums,
-    model_directory,
-    model_sums,
-    saved_steps,
-)
+from dara.store import base_model, checkpoints, saved_steps
 
 if TYPE_CHECKING:
-    from dara.config import Resources
     from dara.data.hub import Fetch
-    from dara.specs import RunSpec
+    from dara.specs import Benchmark, RunSpec
     from dara.training.stopping import Deadline
 
 STARTED = time.monotonic()  # approximate start of the process: a time limit counts from here
@@ -117,43 +109,62 @@ def train(
     ] = False,
 ) -> None:
     """Train one run, or continue it from its last complete checkpoint."""
+    from dara.config import Resources
+    from dara.loading import check_known, read_models
+    from dara.runs import run_id
     from dara.specs import RunSpec
 
     run = _read(RunSpec, spec)
-    hardware = _resources(context.obj, run.model.name, resources)
-    if dry_run:
-        print(_command_line(run, hardware, model, scratch))
-        return
     engine = ENGINES[run.engine]
+    if resources is not None:
+        hardware = _parsed(Resources, resources, "--resources")
+    else:  # not part of the specification, so it is looked up when the run starts
+        models = read_models(context.obj)
+        check_known("the run's model", run.model.name, models, "a model of config/models.yaml")
+        hardware = models[run.model.name].resources
+    if dry_run:
+        weights = Path(base_model(model)["directory"] if model else f"<{run.model.name}>")
+        output = (scratch or Path(".scratch")) / run_id(run) / "openrlhf"
+        print(engine.command_text(run, hardware, model=weights, output=output))
+        return
     # Replaces this process, so it comes before the slow imports.
     if engine.program and environment:
         _continue_in(context.obj / environment)
     from dara.training.run import RunInputs
 
     data, model, scratch = _needed("data", data), _needed("model", model), _needed("scratch", scratch)
-    check_inputs(run, data, model)
+    _check_inputs(run, data=data, model=model)
+    base = base_model(model)
     inputs = RunInputs(
         data_dir=data.parent,
-        model_dir=model_directory(model),
+        model_dir=Path(base["directory"]),
         scratch=scratch,
         out=spec.parent,
         methods_dir=context.obj / "config",
-        model_sums=model_sums(model),
+        model_sums=base["sha256"],
         trackers=tuple(name for name in trackers.split(",") if name),
         deadline=_deadline(time_limit, minutes),
     )
-    with _error_kept(scratch, run):
+    with _error_kept(scratch / run_id(run)):
         engine.train(run, inputs, resources=hardware, ray_address=ray_address)
 
 
+def _check_inputs(run: RunSpec, **manifests: Path) -> None:
+    """Raise ValueError if the manifests are of other data or of another base model than the specification's."""
+    for key, manifest in manifests.items():
+        if read_json(manifest).get(key) != getattr(run, key).model_dump(mode="json"):
+            raise ValueError(
+                f"{manifest} is not of the {key} that the run's specification names; give the manifest of it"
+            )
+
+
 @contextmanager
-def _error_kept(scratch: Path, run: RunSpec) -> Iterator[None]:
+def _error_kept(work: Path) -> Iterator[None]:
     """Write the error that ends a training into its work directory, where `dara status` finds it."""
-    from dara.runs import run_id
     from dara.status import ERROR
     from dara.training.stopping import OutOfTime
 
-    file = scratch / run_id(run) / ERROR
+    file = work / ERROR
     file.unlink(missing_ok=True)
     try:
         yield
@@ -198,20 +209,16 @@ def evaluate(
     fetch: FETCH = "{}",
 ) -> None:
     """Generate the responses of the checkpoints that a manifest names; with --model, evaluate any model."""
-    of_model = {
-        "limit": limit,
-        "samples": samples,
-        "batch_size": batch_size,
-        "max_response_tokens": max_response_tokens,
-    }
+    changes = {"limit": limit, "samples": samples, "batch_size": batch_size}
+    changes["max_response_tokens"] = max_response_tokens
     if model is not None:
         given = {"manifest": manifest, "data": data, "steps": steps, "part": part, "gather": gather}
         _refuse(given, "without --model")
         from dara.standalone import evaluate_model
 
-        print(evaluate_model(model, benchmark, **of_model, sampler=sampler, out=out, fetch=_fetch(context.obj, fetch)))
+        print(evaluate_model(model, benchmark, sampler=sampler, out=out, fetch=_fetch(context.obj, fetch), **changes))
         return
-    _refuse(of_model, "with --model")
+    _refuse(changes, "with --model")
     if manifest is None:
         raise ValueError("name the manifest of a run or of a base model, or any model with --model DIRECTORY_OR_ID")
     _generate(manifest, benchmark, _needed("data", data), _needed("out", out), _steps(manifest, steps), part, gather)
@@ -221,20 +228,19 @@ def _generate(
     manifest: Path, benchmark: str, data: Path, out: Path, steps: set[int], part: str | None, gather: bool
 ) -> None:
     """Generate the responses of checkpoints, or a part of them; or gather the parts."""
-    from dara.benchmarks import definition
     from dara.evaluation import generate
-    from dara.specs import Benchmark
     from dara.store import directory_lock
 
-    settings = _parsed(Benchmark, benchmark, "--benchmark")
+    settings, cases = _settings(benchmark, data)
     share = generate.Part.parse(part) if part else None
-    cases = data.parent / definition(settings.name).cases_folder
-    made = {step: path for step, path in checkpoints(manifest).items() if step in steps}
+    made = {step: entry for step, entry in checkpoints(manifest).items() if step in steps}
     with directory_lock(out / (f".part{share.number}" if share else ".lock")):
         if gather:
             generate.gather(list(made), settings, cases, out)
-        else:
-            generate.generate_checkpoints(made, settings, cases, out, part=share, checksums=checksums(manifest))
+            return
+        directories = {step: Path(entry["directory"]) for step, entry in made.items()}
+        checksums = {step: entry["sha256"] for step, entry in made.items()}
+        generate.generate_checkpoints(directories, settings, cases, out, part=share, checksums=checksums)
 
 
 def _steps(manifest: Path, steps: str | None) -> set[int]:
@@ -273,18 +279,25 @@ def score(
     workers: Annotated[int | None, typer.Option(help="processes that score (default: one a core)")] = None,
 ) -> None:
     """Score the responses in a directory."""
-    from dara.benchmarks import definition
     from dara.evaluation.grading import score_checkpoints
     from dara.evaluation.records import copy_responses, responses_manifest
-    from dara.specs import Benchmark
     from dara.store import directory_lock
 
-    settings = _parsed(Benchmark, benchmark, "--benchmark")
+    settings, cases = _settings(benchmark, data)
     with directory_lock(out / ".lock"):
         if responses is not None and responses.resolve() != out.resolve():
             copy_responses(responses, out)
         steps = [int(step) for step in responses_manifest(out)["checkpoints"]]
-        score_checkpoints(out, steps, settings, data.parent / definition(settings.name).cases_folder, workers=workers)
+        score_checkpoints(out, steps, settings, cases, workers=workers)
+
+
+def _settings(benchmark: str, data: Path) -> tuple[Benchmark, Path]:
+    """Return the settings of --benchmark, and the directory of its cases beside the manifest of the data."""
+    from dara.benchmarks import definition
+    from dara.specs import Benchmark
+
+    settings = _parsed(Benchmark, benchmark, "--benchmark")
+    return settings, data.parent / definition(settings.name).cases_folder
 
 
 def _needed(name: str, value: Path | None) -> Path:
@@ -315,18 +328,6 @@ def _continue_in(environment: Path) -> None:
     os.execve(python, [str(python), "-m", "dara", *sys.argv[1:]], environment_variables)
 
 
-def _resources(root: Path, model: str, given: str | None) -> Resources:
-    """Return the hardware of a run: not part of its specification, so it is looked up when the run starts."""
-    from dara.config import Resources
-    from dara.loading import check_known, read_models
-
-    if given is not None:
-        return _parsed(Resources, given, "--resources")
-    models = read_models(root)
-    check_known("the run's model", model, models, "a model of config/models.yaml")
-    return models[model].resources
-
-
 def _deadline(time_limit: str, minutes: float | None) -> Deadline | None:
     """Return when the batch system will end this job; None if no limit is enforced."""
     if time_limit not in ("none", "enforced"):
@@ -338,15 +339,6 @@ def _deadline(time_limit: str, minutes: float | None) -> Deadline | None:
     from dara.training.stopping import Deadline
 
     return Deadline.of(minutes, STARTED)
-
-
-def _command_line(spec: RunSpec, resources: Resources, manifest: Path | None, scratch: Path | None) -> str:
-    """Return the command line with which the engine would be started."""
-    from dara.runs import run_id
-
-    output = (scratch or Path(".scratch")) / run_id(spec) / "openrlhf"
-    model = model_directory(manifest) if manifest else Path(f"<{spec.model.name}>")
-    return ENGINES[spec.engine].command_text(spec, resources, model=model, output=output)
 
 
 def _read(kind: Any, path: Path) -> Any:

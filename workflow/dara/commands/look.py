@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dara.files import read_json
-
 if TYPE_CHECKING:
     from dara.plan import WorkflowPlan
+
+KINDS = ("presets", "experiments", "tables", "figures", "methods", "rewards", "benchmarks")
+Row = tuple[str, str, str]
+"""Name, one line about it, the command that uses it ("" for an entry that presets name)."""
 
 
 class Reuse(StrEnum):
@@ -36,19 +40,66 @@ def list_names(
     as_json: JsonOption = False,
 ) -> None:
     """List what there is of a kind: name, one line about it, and the command that uses it."""
-    from dara.listing import KINDS, rows
     from dara.loading import check_known
 
     check_known("list", what, KINDS, "something to list")
-    found = rows(what, context.obj, preset)
+    if what in ("tables", "figures"):
+        found = [*_outputs(what, context.obj, preset)]
+    else:
+        found = [*(_registered if what in ("rewards", "benchmarks") else _configured)(what, context.obj)]
     if as_json:
-        print(
-            json.dumps([{"name": name, "about": about, "command": command} for name, about, command in found], indent=2)
-        )
+        print(json.dumps([dict(zip(("name", "about", "command"), row, strict=True)) for row in found], indent=2))
         return
     widths = [max(len(row[column]) for row in found) for column in range(2)]
     for name, about, command in found:
         print(f"{name:<{widths[0]}}  {about:<{widths[1]}}  {command}".rstrip())
+
+
+def _configured(kind: str, root: Path) -> Iterator[Row]:
+    """Yield the presets, experiments or methods of config/."""
+    from dara.loading import read_methods, read_yaml
+
+    presets = sorted((root / "config" / "presets").glob("*.yaml"))
+    if kind == "methods":
+        yield from ((name, entry.label, f"dara check-method {name}") for name, entry in read_methods(root).items())
+    elif kind == "presets":
+        for path in presets:
+            first = path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ").partition(". ")[0].rstrip(".,:")
+            yield path.stem, first, f"snakemake --profile profiles/local --configfile config/presets/{path.name}"
+    else:
+        of_preset = {path.stem: read_yaml(path).get("experiments") or {} for path in presets}
+        for path in sorted((root / "config" / "experiments").glob("*.yaml")):
+            preset = next((name for name, experiments in of_preset.items() if path.stem in experiments), None)
+            command = f"dara plan {path.stem} --preset {preset}" if preset else ""
+            yield path.stem, read_yaml(path).get("question", ""), command
+
+
+def _outputs(kind: str, root: Path, preset: str) -> Iterator[Row]:
+    """Yield the tables or figures of a preset."""
+    from dara.analysis import figures, tables
+    from dara.loading import load_preset
+    from dara.plan import WorkflowPlan
+
+    outputs = WorkflowPlan(load_preset(root, root / "config" / "presets" / f"{preset}.yaml"), root).outputs
+    describe, form = (tables.describe, "md") if kind == "tables" else (figures.describe, "png")
+    for name in outputs.ids(kind):
+        _, entry = outputs.owner(kind, name)
+        command = f"--configfile config/presets/{preset}.yaml -- {outputs.stem(kind, name)}.{form}"
+        yield name, describe(entry).removeprefix("Figure: "), f"snakemake --profile profiles/local {command}"
+
+
+def _registered(kind: str, root: Path) -> Iterator[Row]:
+    """Yield the rewards or benchmarks of the package."""
+    from dara.benchmarks import REGISTRY, definition
+    from dara.rewards import REWARDS
+
+    if kind == "rewards":
+        yield from ((name, f"of task {task}", "") for task, rewards in REWARDS.items() for name in rewards)
+        return
+    for name in REGISTRY:
+        one = definition(name)
+        command = f"dara evaluate --model MODEL --benchmark {name}" if one.kind == "published" else ""
+        yield name, f"of task {one.task}, {one.kind}", command
 
 
 def plan(
@@ -63,7 +114,7 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Count the runs to train and to evaluate, with GPU hours and disk, before anything is submitted."""
-    from dara.cost import costs, plan_text
+    from dara.status import costs, plan_text
 
     given = [*(profile or ()), *(workflow_profile or ())]
     profiles = [path if (context.obj / path).exists() else path.absolute() for path in given]
@@ -79,15 +130,18 @@ def status(
     context: typer.Context, preset: PresetOption = "laptop", reuse: ReuseOption = None, as_json: JsonOption = False
 ) -> None:
     """List the runs of a preset: done, running, failed, waiting, with the last step and the reason of a failure."""
+    from dara.loading import load_preset
+    from dara.plan import WorkflowPlan
     from dara.status import status_rows, status_text
 
     with contextlib.chdir(context.obj):
         found = _preset_plan(context.obj, preset, reuse)
         told = found.paths.root / "configuration.json"
-        if not told.is_file():
-            source = f"as config/ says: no workflow has run in {found.paths.root} yet"
-        else:
-            found = _last_plan(context.obj, told, found, reuse)
+        source = f"as config/ says: no workflow has run in {found.paths.root} yet"
+        if told.is_file():  # it has no scratch directory
+            last = load_preset(context.obj, told)
+            changes = {"scratch": found.configuration.preset.scratch} | _reused(reuse)
+            found = WorkflowPlan(replace(last, preset=last.preset.model_copy(update=changes)), context.obj)
             source = f"as the last workflow was told ({told})"
         if as_json:
             print(json.dumps([vars(row) for row in status_rows(found)], indent=2))
@@ -123,11 +177,10 @@ def check_method(
     entry = methods[method]
     loaded = load_method(method, function=entry.function, base_dir=context.obj / "config", **entry.params)
     violations = violations_of(loaded)
-    for violation in violations:
-        print(f"{method}: {violation}")
+    for said in violations or ["keeps the contract"]:
+        print(f"{method}: {said}")
     if violations:
         raise SystemExit(1)
-    print(f"{method}: keeps the contract")
 
 
 def config_docs(out: Annotated[Path, typer.Option(help="the page to write (docs/configuration.md)")]) -> None:
@@ -147,11 +200,11 @@ def clean(
     ] = False,
 ) -> None:
     """Delete checkpoints and work in progress that nothing needs any more (the rules: docs/cluster.md)."""
-    from dara.cleaning import clean as clean_scratch
-    from dara.cleaning import clean_results
+    from dara import cleaning
 
     with contextlib.chdir(context.obj):
-        print((clean_results if results else clean_scratch)(_preset_plan(context.obj, preset, None), dry_run=dry_run))
+        delete = cleaning.clean_results if results else cleaning.clean
+        print(delete(_preset_plan(context.obj, preset, None), dry_run=dry_run))
 
 
 def _preset_plan(root: Path, preset: str, reuse: Reuse | None) -> WorkflowPlan:
@@ -166,15 +219,5 @@ def _preset_plan(root: Path, preset: str, reuse: Reuse | None) -> WorkflowPlan:
     return WorkflowPlan.load(root, values | _reused(reuse), files[1:])
 
 
-def _last_plan(root: Path, told: Path, preset: WorkflowPlan, reuse: Reuse | None) -> WorkflowPlan:
-    """Return the plan of a configuration.json, with `--reuse` on top and the preset's scratch directory."""
-    from dara.loading import load_configuration
-    from dara.places import as_written
-    from dara.plan import WorkflowPlan
-
-    values = read_json(told) | {"scratch": as_written(str(preset.paths.scratch))} | _reused(reuse)
-    return WorkflowPlan(load_configuration(root, values, [told]), root)
-
-
-def _reused(reuse: Reuse | None) -> dict[str, Any]:
+def _reused(reuse: Reuse | None) -> dict[str, str]:
     return {"reuse": reuse.value} if reuse else {}

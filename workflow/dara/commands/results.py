@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dara.files import read_json
-
 if TYPE_CHECKING:
+    from dara.analysis.view import View
     from dara.plan import WorkflowPlan
 
 CONFIGURATION = Annotated[Path, typer.Argument(help="results/<preset>/configuration.json")]
@@ -38,29 +38,56 @@ def frames(context: typer.Context, configuration: CONFIGURATION) -> None:
 
 def table(context: typer.Context, names: NAMES, source: SOURCE) -> None:
     """Write tables as Markdown, LaTeX and CSV."""
-    from dara import drawing
-
-    if source.is_dir():
-        drawing.published_table(context.obj, source, names)
-    else:
-        drawing.table(_plan(context.obj, source), names)
-
-
-def figure(context: typer.Context, names: NAMES, source: SOURCE) -> None:
-    """Draw figures as PNG and SVG."""
-    from dara import drawing
-
-    if source.is_dir():
-        drawing.published_figure(context.obj, source, names)
-    else:
-        drawing.figure(_plan(context.obj, source), names)
+    _write_tables(context.obj, "tables", names, source)
 
 
 def side_by_side(context: typer.Context, names: NAMES, configuration: CONFIGURATION) -> None:
     """Write tables of a preset's runs beside the authors' numbers."""
-    from dara import drawing
+    _write_tables(context.obj, "side_by_side", names, configuration)
 
-    drawing.side_by_side(_plan(context.obj, configuration), names)
+
+def _write_tables(root: Path, kind: str, names: list[str], source: Path) -> None:
+    from dara.analysis.tables import build_table, render_table
+
+    for entry, views, stem, settings in _drawn(root, kind, names, source):
+        render_table(build_table(entry, *views, **(settings if entry == "hyperparameters" else {})), stem)
+
+
+def figure(context: typer.Context, names: NAMES, source: SOURCE) -> None:
+    """Draw figures as PNG and SVG."""
+    from dara.analysis.figures import draw_figure
+    from dara.analysis.figures.style import render_figure
+
+    for module, views, stem, _ in _drawn(context.obj, "figures", names, source):
+        render_figure(draw_figure(module, *views), stem)
+
+
+def _drawn(root: Path, kind: str, names: list[str], source: Path) -> Iterator[tuple[Any, list[View], Path, dict]]:
+    """Yield module, views, files without suffix, and settings of the runs, of each table or figure to draw.
+
+    Its numbers are those of a preset's runs, of the paper (if the source is a directory), or both side by side.
+    """
+    from dara.analysis.frames import FrameFiles
+    from dara.analysis.paper_numbers import read_published
+    from dara.analysis.view_published import PublishedView
+    from dara.analysis.view_runs import RunsView
+    from dara.loading import read_methods
+    from dara.outputs import Outputs
+
+    plan = None if source.is_dir() else _plan(root, source)
+    outputs = plan.outputs if plan else Outputs.of_published(root, source)
+    methods = plan.configuration.methods if plan else read_methods(root)
+    published = plan.paths.published if plan else source
+    for name in names:
+        experiment, entry = outputs.owner(kind, name)
+        views: list[View] = []
+        if plan:
+            views.append(RunsView(FrameFiles(plan.paths.frames), experiment, methods, plan.name))
+        if kind == "side_by_side":
+            experiment = plan.published.experiments[experiment.experiment]
+        if not plan or kind == "side_by_side":
+            views.append(PublishedView(read_published(published / "data"), experiment, methods))
+        yield entry, views, outputs.stem(kind, name), {"preset": plan.configuration.preset} if plan else {}
 
 
 def report(context: typer.Context, configuration: CONFIGURATION) -> None:
@@ -80,24 +107,20 @@ def cache_runs(
     from dara.cache import store
     from dara.evaluation.records import covers
 
-    plan = _plan(context.obj, configuration)
-    runs = plan.matrix.runs
-    kept = 0
-    names = dict.fromkeys([*plan.evaluated, *(run for run in runs if run not in plan.cached)])
+    plan, kept = _plan(context.obj, configuration), 0
+    names = dict.fromkeys([*plan.evaluated, *(run for run in plan.matrix.runs if run not in plan.cached)])
     for name in names:
-        run = plan.run_directory(name) if name in runs else None
-        evaluations = {one: plan.paths.evaluation(name, one) for one in plan.benchmarks_of(name)}
-        scored = all(covers(directory, plan.due_steps(name, one)) for one, directory in evaluations.items())
-        if scored and (run is None or (run / "manifest.json").is_file()):
-            store(run, list(evaluations.values()), into / name)
+        run = plan.run_directory(name) if name in plan.matrix.runs else None
+        evaluations = {plan.paths.evaluation(name, one): plan.due_steps(name, one) for one in plan.benchmarks_of(name)}
+        if all(map(covers, evaluations, evaluations.values())) and (run is None or (run / "manifest.json").is_file()):
+            store(run, list(evaluations), into / name)
             kept += 1
     print(f"{kept} of {len(names)} runs and base models are in {into}")
 
 
 def _plan(root: Path, configuration: Path) -> WorkflowPlan:
     """Return the plan of a configuration.json; every preset was checked when the workflow started."""
-    from dara.loading import load_configuration, merge, read_yaml
+    from dara.loading import load_preset
     from dara.plan import WorkflowPlan
 
-    values = merge(read_yaml(root / "config" / "config.yaml"), read_json(configuration))
-    return WorkflowPlan(load_configuration(root, values, [configuration]), root)
+    return WorkflowPlan(load_preset(root, configuration), root)

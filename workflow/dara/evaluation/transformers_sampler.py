@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from dara.evaluation.records import Response
 from dara.evaluation.samplers import OVERFLOW, CheckpointTokenizer, ProgressCallback, Session, no_progress
-from dara.libraries import one_thread, quiet
 from dara.specs import Sampling
+from dara.system import one_thread, quiet
 
 if TYPE_CHECKING:
     import torch

@@ -26,9 +26,7 @@ from typing import Any
 import numpy as np
 
 from dara.config import RunSpec
-from dara.files import gunzip, remove, sha256, write_atomically
-from dara.git import GitError
-from dara.git import commit as git_commit
+from dara.files import GitError, commit, gunzip, remove, sha256, write_atomically
 from dara.runs import run_id
 from dara.store import MANIFEST, spec_sha256, write_manifest
 from dara.training.stopping import Divergence
@@ -267,7 +265,7 @@ def _processor() -> str:
 def _code() -> dict[str, str | None]:
     """Return the commit of this code or, if git cannot tell, the reason."""
     try:
-        return {"git_commit": git_commit(Path(__file__).parent)}
+        return {"git_commit": commit(Path(__file__).parent)}
     except GitError as error:
         log.warning("%s", error)
         return {"git_commit": None, "git_error": str(error)}
