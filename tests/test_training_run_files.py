@@ -145,10 +145,10 @@ def test_a_checkpoint_that_somebody_keeps_elsewhere_is_left_as_it_is(tmp_path):
 
 
 def test_a_git_that_refuses_is_no_missing_commit(tmp_path, monkeypatch, caplog, git):
-    assert run_files.git_commit(tmp_path) is None
+    assert run_files.commit(tmp_path) is None
     git(tmp_path, "init", "-q")
     git(tmp_path, "commit", "-q", "--allow-empty", "-m", "x")
-    assert len(run_files.git_commit(tmp_path)) == 40
+    assert len(run_files.commit(tmp_path)) == 40
 
     def refuses(directory):
         raise GitError("git says nothing about it: dubious ownership")

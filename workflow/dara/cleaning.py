@@ -1,18 +1,15 @@
 """Deletion of unneeded work in scratch, by two rules; results, also cached and published ones, are never touched.
 
-1. Of a finished run (`finished`): files needed only to resume (optimiser states). Once the run has all scores that the
-presets planning it ask for (benchmarks, steps, and the preset's current settings), also all checkpoints but the last.
-Results of a preset that no longer plans the run count with the evaluations they have. The scores stay; another
-benchmark or more steps need the run trained again.
-
+1. Of a finished run (`finished`): files needed only to resume (optimiser states). Once it has all scores that the
+presets planning it ask for (benchmarks, steps, current settings), also all checkpoints but the last; results of one
+that no longer plans it count with the evaluations they have. Another benchmark or more steps need it trained again.
 2. All work of a run that is not finished and that no preset plans any more, unless a workflow runs here (`unplanned`).
 Presets are the files in config/presets/ and every results/*/configuration.json.
 
-A run that is being trained is left alone, and so is work that belongs to other results too or has no recorded owner
-(`owners`). `scratch`, `results` and `results/<preset>` may be links to other disks. Any other link belongs to somebody:
-the link itself is deleted where a directory in its place would be, and nothing is deleted through it.
-
-Only `clean_results` deletes results: those of one preset, on request.
+A run that is being trained is left alone, and so is work that belongs to other results too or has no recorded owner.
+`scratch`, `results` and `results/<preset>` may be links to other disks. Any other link belongs to somebody: the link
+itself is deleted where a directory in its place would be, and nothing is deleted through it. Only `clean_results`
+deletes results: those of one preset, on request.
 """
 
 from __future__ import annotations
@@ -63,7 +60,8 @@ def clean(plan: WorkflowPlan, *, dry_run: bool) -> str:
     With `dry_run`, delete nothing. Returns a table of what is (or would be) deleted, with sizes, and of what is kept
     because it belongs to other results.
     """
-    kept = [Entry(KEPT, work, why) for work in _works(plan) if (why := reason_to_keep(work, plan.paths.results))]
+    reasons = {work: reason_to_keep(work, plan.paths.results) for work in _works(plan)}
+    kept = [Entry(KEPT, work, why) for work, why in reasons.items() if why]
     return _carry_out(plan, [*kept, *find(plan)], dry_run)
 
 
@@ -118,9 +116,8 @@ def _check_deletable(plan: WorkflowPlan) -> None:
     except files.GitError as error:
         raise ValueError(f"{error}. Files of {root} may be kept in it: nothing is deleted before git answers") from None
     if kept:
-        raise ValueError(
-            f"{root} holds {len(kept)} files that are kept in git (the first: {kept[0]}); nothing is deleted"
-        )
+        first = f"(the first: {kept[0]})"
+        raise ValueError(f"{root} holds {len(kept)} files that are kept in git {first}; nothing is deleted")
     running = [path.name for path in root.glob("runs/*") if is_held(plan.paths.scratch / path.name / "lock")]
     if running:
         raise ValueError(f"{running[0]} is training; results are deleted when none of their runs is")
@@ -151,9 +148,8 @@ def _of_preset(plan: WorkflowPlan) -> Iterator[Entry]:
 def _needed_elsewhere(plan: WorkflowPlan) -> dict[str, str]:
     """Return run or base model -> owner, for those that other presets with results here have or plan."""
     own, needed = plan.paths.root, {}
-    for path in sorted(plan.paths.results.glob("*/*/*")):
-        if path.parent.name in ("runs", "models") and path.parents[1] != own:
-            needed[path.name] = f"{path.parents[1]} has it too"
+    others = [path for kind in ("models", "runs") for path in plan.paths.results.glob(f"*/{kind}/*")]
+    needed |= {path.name: f"{path.parents[1]} has it too" for path in sorted(others) if path.parents[1] != own}
     for configuration in _configurations(plan):
         results = plan.paths.results / configuration.preset.preset
         if results != own and results.is_dir():
@@ -184,13 +180,9 @@ def planned_evaluations(plan: WorkflowPlan) -> dict[str, dict[str, Evaluation]]:
 
 
 def _works(plan: WorkflowPlan) -> list[Path]:
-    """Return the directories of runs in scratch, sorted."""
-    return sorted(path for path in plan.paths.scratch.glob("*") if _is_run(path))
-
-
-def _is_run(path: Path) -> bool:
-    """Return whether a directory of the scratch is the work of a run: only those have these files."""
-    return (path / "inputs.json").is_file() and (path / "lock").is_file() and not (path / "lock").is_symlink()
+    """Return the directories of runs in scratch, sorted: only those have these files."""
+    found = sorted(path.parent for path in plan.paths.scratch.glob("*/inputs.json") if path.is_file())
+    return [path for path in found if (path / "lock").is_file() and not (path / "lock").is_symlink()]
 
 
 def _through_link(path: Path, base: Path) -> bool:
@@ -242,23 +234,21 @@ def _carry_out(plan: WorkflowPlan, entries: list[Entry], dry_run: bool) -> str:
     removals = {entry: size_of(entry.path) for entry in entries if entry.rule != KEPT}
     lines = [f"{human(size):>9}  {entry.rule:<11}  {entry.path}" for entry, size in removals.items()]
     sums: Counter[str] = Counter()
+    works = [work for work in _works(plan) if not work.is_symlink()]
     for entry, size in removals.items():
         sums[entry.rule] += size
         if not dry_run:
-            _remove(entry.path, plan)
+            _remove(entry.path, plan.paths.root, next(filter(entry.path.is_relative_to, works), None))
     parts = [f"{rule} {human(sums[rule])}" for rule in ("finished", "unplanned", "results") if sums[rule]]
     total = f"{human(sums.total())} {'would be freed' if dry_run else 'freed'}"
     return "\n".join([*kept, *lines, total + (f" ({', '.join(parts)})" if parts else "")])
 
 
-def _remove(path: Path, plan: WorkflowPlan) -> None:
+def _remove(path: Path, root: Path, work: Path | None) -> None:
     """Delete a path. A run's files are deleted under its lock, so that no training begins meanwhile."""
-    scratch = plan.paths.scratch
-    work = scratch / path.relative_to(scratch).parts[0] if path.is_relative_to(scratch) else None
-    locked = work is not None and _is_run(work) and not work.is_symlink()
     try:
-        with directory_lock(work, seconds=0) if locked else nullcontext():
-            if path == plan.paths.root:  # may be a link to another disk; holds only files made by a workflow
+        with directory_lock(work, seconds=0) if work else nullcontext():
+            if path == root:  # may be a link to another disk; holds only files made by a workflow
                 files.remove(path.resolve())
             files.remove(path)
     except LockedError:

@@ -1,13 +1,8 @@
-"""The artifact store: directories named by the identity of the specification that made their content.
+"""The artifact store: specification -> identity -> directory -> lock, journals, manifest.
 
-specification -> identity -> directory -> lock, journals, manifest. Data sets, base models, runs and evaluations use it:
-
-* `spec_hash` names a directory, so different specifications never share files;
-* `directory_lock` keeps other processes out while files are made, and the kernel releases it when its holder dies;
-* `Journal` keeps work line by line, so a kill loses at most the line that it interrupts;
-* `assembled` gives a directory its name once it is complete;
-* `write_manifest` comes last: a directory without its manifest is not finished;
-* `record_owner` records which results a directory in scratch belongs to, because clones may share scratch.
+Data sets, base models, runs and evaluations are kept so. `spec_hash` names a directory, `directory_lock` keeps other
+processes out, `Journal` keeps work line by line, `assembled` gives a complete directory its name, and `write_manifest`
+comes last. `record_owner` records which results a directory in scratch belongs to, because clones may share scratch.
 """
 
 from __future__ import annotations
@@ -21,10 +16,9 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Generic, Self, TypeVar
+from typing import IO, Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
@@ -41,8 +35,6 @@ HANDOVER_SECONDS = 30
 MANIFEST = "manifest.json"
 OWNERS = "owners.json"
 """File in a run's directory in scratch: the absolute directories into which trainings there publish."""
-
-# --- identity ---------------------------------------------------------------------------------------------------------
 
 
 def canonical_json(spec: BaseModel, *, defaults: bool = True) -> str:
@@ -63,9 +55,6 @@ def spec_sha256(spec: BaseModel) -> str:
 def spec_hash(spec: BaseModel) -> str:
     """Return the first 8 hex digits of a specification's checksum, which are used in names."""
     return spec_sha256(spec)[:8]
-
-
-# --- lock -------------------------------------------------------------------------------------------------------------
 
 
 class LockedError(ValueError):
@@ -122,9 +111,6 @@ def is_held(lock: Path) -> bool:
     return False
 
 
-# --- directories that are complete or absent --------------------------------------------------------------------------
-
-
 @contextmanager
 def assembled(directory: Path) -> Iterator[Path]:
     """Yield an empty directory to fill; it becomes `directory`, in place of an older one, if the body succeeds.
@@ -177,23 +163,15 @@ def saved_steps(manifest: Path) -> list[int]:
     return [int(step) for step in read_json(manifest).get("checkpoints", {0: {}})]
 
 
-# --- journal ----------------------------------------------------------------------------------------------------------
-
-
-class Journal(Generic[Key, Entry]):
+class Journal(AbstractContextManager, Generic[Key, Entry]):
     """Work in progress on disk, one line per entry; a context manager that keeps the file open for appending.
 
     A line is written at once, so a kill loses at most the entry that it interrupts: an incomplete line is cut off when
     the file is opened again.
 
-    Args:
-        path: the file.
-        parse: (row from 1, line without its end) -> key and entry. ValueError, naming the file, for a wrong line, which
-            no kill can cause.
-        head: first line, which identifies the entries; a file with another head is deleted and started again.
-
-    Attributes:
-        done: entries by key.
+    parse: (row from 1, line without its end) -> key and entry; ValueError, naming the file, for a wrong line, which no
+    kill can cause. head: first line, which identifies the entries; a file with another head is started again. The
+    attribute `done` has the entries by key.
     """
 
     def __init__(self, path: Path, parse: Callable[[int, str], tuple[Key, Entry]], head: str | None = None) -> None:
@@ -215,10 +193,7 @@ class Journal(Generic[Key, Entry]):
         if head is not None and not lines:
             self._write(head)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stream.close()
 
     def add(self, key: Key, entry: Entry, line: str) -> None:
@@ -248,7 +223,10 @@ def _whole_lines(path: Path) -> list[str]:
         raise ValueError(f"{path} is damaged: not UTF-8 text ({error}); delete it to have it made again") from None
 
 
-# --- owners -----------------------------------------------------------------------------------------------------------
+def owners(directory: Path) -> list[str]:
+    """Return the directories into which the content of `directory` is published; empty without a record."""
+    path = directory / OWNERS
+    return read_json(path) if path.is_file() else []
 
 
 def record_owner(directory: Path, out: Path) -> None:
@@ -259,12 +237,6 @@ def record_owner(directory: Path, out: Path) -> None:
     before, own = owners(directory), str(results.resolve() / absolute.relative_to(results))
     if own not in before:
         write_atomically(directory / OWNERS, json.dumps([*before, own], indent=2) + "\n")
-
-
-def owners(directory: Path) -> list[str]:
-    """Return the directories into which the content of `directory` is published; empty without a record."""
-    path = directory / OWNERS
-    return read_json(path) if path.is_file() else []
 
 
 def reason_to_keep(directory: Path, results: Path) -> str | None:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Context, Option
 
 if TYPE_CHECKING:
     from dara.plan import WorkflowPlan
@@ -28,14 +28,14 @@ class Reuse(StrEnum):
     none = "none"
 
 
-PresetOption = Annotated[str, typer.Option("--preset", help="name of a preset in config/presets/")]
-ReuseOption = Annotated[Reuse | None, typer.Option("--reuse", help="whether cached runs are taken (default: as set)")]
-JsonOption = Annotated[bool, typer.Option("--json", help="as JSON")]
+PresetOption = Annotated[str, Option("--preset", help="name of a preset in config/presets/")]
+ReuseOption = Annotated[Reuse | None, Option("--reuse", help="whether cached runs are taken (default: as set)")]
+JsonOption = Annotated[bool, Option("--json", help="as JSON")]
 
 
 def list_names(
-    context: typer.Context,
-    what: Annotated[str, typer.Argument(help="presets, experiments, tables, figures, methods, rewards or benchmarks")],
+    context: Context,
+    what: Annotated[str, Argument(help="presets, experiments, tables, figures, methods, rewards or benchmarks")],
     preset: PresetOption = "laptop",
     as_json: JsonOption = False,
 ) -> None:
@@ -103,14 +103,14 @@ def _registered(kind: str, root: Path) -> Iterator[Row]:
 
 
 def plan(
-    context: typer.Context,
-    target: Annotated[str, typer.Argument(help="all, or the name of an experiment")] = "all",
+    context: Context,
+    target: Annotated[str, Argument(help="all, or the name of an experiment")] = "all",
     preset: PresetOption = "laptop",
     reuse: ReuseOption = None,
     profile: Annotated[
-        list[Path] | None, typer.Option(help="count GPUs and time limits as this profile sets them; several in turn")
+        list[Path] | None, Option(help="count GPUs and time limits as this profile sets them; several in turn")
     ] = None,
-    workflow_profile: Annotated[list[Path] | None, typer.Option(help="the same, on top of --profile")] = None,
+    workflow_profile: Annotated[list[Path] | None, Option(help="the same, on top of --profile")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Count the runs to train and to evaluate, with GPU hours and disk, before anything is submitted."""
@@ -127,7 +127,7 @@ def plan(
 
 
 def status(
-    context: typer.Context, preset: PresetOption = "laptop", reuse: ReuseOption = None, as_json: JsonOption = False
+    context: Context, preset: PresetOption = "laptop", reuse: ReuseOption = None, as_json: JsonOption = False
 ) -> None:
     """List the runs of a preset: done, running, failed, waiting, with the last step and the reason of a failure."""
     from dara.loading import load_preset
@@ -149,7 +149,7 @@ def status(
             print(status_text(found, "as asked" if reuse else source))
 
 
-def check_config(context: typer.Context) -> None:
+def check_config(context: Context) -> None:
     """Check every file in config/ and profiles/, and print what the presets plan."""
     from dara.loading import check_experiments, check_method_parameters, load_all_presets
     from dara.profiles import check_profile_files
@@ -164,9 +164,7 @@ def check_config(context: typer.Context) -> None:
     check_profile_files(context.obj)
 
 
-def check_method(
-    context: typer.Context, method: Annotated[str, typer.Argument(help="name in config/methods.yaml")]
-) -> None:
+def check_method(context: Context, method: Annotated[str, Argument(help="name in config/methods.yaml")]) -> None:
     """Run the contract tests on a method of config/methods.yaml before any training is started."""
     from dara.loading import check_known, read_methods
     from dara.methods import load_method
@@ -183,7 +181,7 @@ def check_method(
         raise SystemExit(1)
 
 
-def config_docs(out: Annotated[Path, typer.Option(help="the page to write (docs/configuration.md)")]) -> None:
+def config_docs(out: Annotated[Path, Option(help="the page to write (docs/configuration.md)")]) -> None:
     """Write the page of all configuration keys, generated from the models."""
     from dara import config_docs as pages
 
@@ -191,12 +189,12 @@ def config_docs(out: Annotated[Path, typer.Option(help="the page to write (docs/
 
 
 def clean(
-    context: typer.Context,
+    context: Context,
     preset: PresetOption = "laptop",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only print what would be deleted")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="only print what would be deleted")] = False,
     results: Annotated[
         bool,
-        typer.Option("--results", help="delete results/<preset> instead, with its work in scratch that is its alone"),
+        Option("--results", help="delete results/<preset> instead, with its work in scratch that is its alone"),
     ] = False,
 ) -> None:
     """Delete checkpoints and work in progress that nothing needs any more (the rules: docs/cluster.md)."""

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Context, Option
 
 if TYPE_CHECKING:
     from dara.analysis.view import View
     from dara.plan import WorkflowPlan
 
-CONFIGURATION = Annotated[Path, typer.Argument(help="results/<preset>/configuration.json")]
-SOURCE = Annotated[Path, typer.Argument(help="results/<preset>/configuration.json, or results/published")]
-NAMES = Annotated[list[str], typer.Argument(help="file names in config/experiments/")]
+CONFIGURATION = Annotated[Path, Argument(help="results/<preset>/configuration.json")]
+SOURCE = Annotated[Path, Argument(help="results/<preset>/configuration.json, or results/published")]
+NAMES = Annotated[list[str], Argument(help="file names in config/experiments/")]
 
 
-def frames(context: typer.Context, configuration: CONFIGURATION) -> None:
+def frames(context: Context, configuration: CONFIGURATION) -> None:
     """Gather runs, training curves, scores with intervals, crossings and energies into tidy frames."""
     from dara.analysis.collect import analyse, collect
 
@@ -36,12 +36,12 @@ def frames(context: typer.Context, configuration: CONFIGURATION) -> None:
     )
 
 
-def table(context: typer.Context, names: NAMES, source: SOURCE) -> None:
+def table(context: Context, names: NAMES, source: SOURCE) -> None:
     """Write tables as Markdown, LaTeX and CSV."""
     _write_tables(context.obj, "tables", names, source)
 
 
-def side_by_side(context: typer.Context, names: NAMES, configuration: CONFIGURATION) -> None:
+def side_by_side(context: Context, names: NAMES, configuration: CONFIGURATION) -> None:
     """Write tables of a preset's runs beside the authors' numbers."""
     _write_tables(context.obj, "side_by_side", names, configuration)
 
@@ -53,7 +53,7 @@ def _write_tables(root: Path, kind: str, names: list[str], source: Path) -> None
         render_table(build_table(entry, *views, **(settings if entry == "hyperparameters" else {})), stem)
 
 
-def figure(context: typer.Context, names: NAMES, source: SOURCE) -> None:
+def figure(context: Context, names: NAMES, source: SOURCE) -> None:
     """Draw figures as PNG and SVG."""
     from dara.analysis.figures import draw_figure
     from dara.analysis.figures.style import render_figure
@@ -90,7 +90,7 @@ def _drawn(root: Path, kind: str, names: list[str], source: Path) -> Iterator[tu
         yield entry, views, outputs.stem(kind, name), {"preset": plan.configuration.preset} if plan else {}
 
 
-def report(context: typer.Context, configuration: CONFIGURATION) -> None:
+def report(context: Context, configuration: CONFIGURATION) -> None:
     """Write the report of a preset as one HTML file that opens offline."""
     from dara.report import write_report
 
@@ -99,9 +99,9 @@ def report(context: typer.Context, configuration: CONFIGURATION) -> None:
 
 
 def cache_runs(
-    context: typer.Context,
+    context: Context,
     configuration: CONFIGURATION,
-    into: Annotated[Path, typer.Option(help="results/cached of the clone that is committed")],
+    into: Annotated[Path, Option(help="results/cached of the clone that is committed")],
 ) -> None:
     """Keep every finished run of a preset that has the scores it is to have in results/cached/, to be committed."""
     from dara.cache import store
