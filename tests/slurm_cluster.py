@@ -119,6 +119,7 @@ def why_not() -> str | None:
 @contextmanager
 def slurm_cluster(base: Path) -> Iterator[SlurmCluster]:
     """Start a Slurm whose files are in `base`, and stop it at the end with every job it still has."""
+    os.environ.pop("SLURM_CONF", None)  # that of the other tests, for which there is no Slurm
     for name in ("etc", "state", "spool", "log", "run"):
         (base / name).mkdir(parents=True)
     _write_configuration(base)

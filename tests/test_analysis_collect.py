@@ -20,11 +20,11 @@ from dara.analysis.intervals import bootstrap_interval
 from dara.analysis.records import RecordError, read_run
 from dara.analysis.score_files import Scored, check_identities
 from dara.analysis.scores import score_rows
-from dara.config import RunSpec
 from dara.evaluation.grading import read_scores
 from dara.evaluation.records import SCORE_TABLE, SCORES, Metric
 from dara.methods import load_method
 from dara.runs import base_id, run_id
+from dara.specs import RunSpec
 from dara.store import spec_sha256
 from dara.training.step import ENGINE_METRICS, step_metrics
 from project import ROOT

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dara.dependencies import code_digest, files
+from dara.outputs import code_digest, code_files
 from test_workflow import copy_repository
 
 PACKAGE = {
@@ -51,13 +51,13 @@ def package(directory: Path, **edited: str) -> Path:
 def test_code_is_what_a_function_can_reach_through_names_and_imports_and_the_data_beside_it(tmp_path, target, expected):
     """`figure` uses `look`, which uses all of `draw`; what only type checkers import is not run."""
     p = package(tmp_path)
-    assert {path.relative_to(p).as_posix() for path in files(target, package=p)} == {"__init__.py", *expected}
+    assert {path.relative_to(p).as_posix() for path in code_files(target, package=p)} == {"__init__.py", *expected}
 
 
 @pytest.mark.parametrize("target", ["p.drawing", "p.draw:tables", "q.draw"])
 def test_code_that_is_not_there_is_an_error(tmp_path, target):
     with pytest.raises(ValueError, match=f"there is no {target}"):
-        files(target, package=package(tmp_path))
+        code_files(target, package=package(tmp_path))
 
 
 def test_a_digest_is_another_one_after_an_edit_but_for_comments_and_layout(tmp_path):

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from dara.benchmarks import definition
 from dara.config import Benchmark
 from dara.evaluation.generate import (
     Part,
@@ -21,6 +20,7 @@ from dara.evaluation.generate import (
 from dara.evaluation.grading import read_scores, score_checkpoints, summarise
 from dara.evaluation.records import IDENTITY, RESPONSES, SCORES, read_responses, responses_path
 from dara.evaluation.samplers import Progress
+from dara.registries import definition
 from dara.runs import evaluation_id
 from evaluation_fakes import FakeSampler, benchmark, write_cases, write_checkpoints
 

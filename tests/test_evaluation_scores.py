@@ -14,9 +14,8 @@ from typing import ClassVar
 import pandas as pd
 import pytest
 
-from dara import benchmarks
-from dara.benchmarks import definition
-from dara.config import Benchmark, RunSpec
+from dara import registries
+from dara.config import Benchmark
 from dara.data import SOURCES
 from dara.data.generated import held_out
 from dara.evaluation import bfcl_v4, grading, sandbox
@@ -46,7 +45,9 @@ from dara.evaluation.records import (
 )
 from dara.evaluation.sandbox import BATCH_ITEMS, Outcome, SandboxError, ScorerSpec, ScoringPool
 from dara.files import gzipped
+from dara.registries import definition
 from dara.runs import evaluation_id
+from dara.specs import RunSpec
 from evaluation_fakes import FakeSampler, benchmark, write_cases, write_checkpoints
 from oracle import oracle_response
 from project import ROOT
@@ -336,7 +337,7 @@ def test_cached_responses_get_the_scores_that_are_kept(task: str, tmp_path: Path
 
 TOY = """
 from pathlib import Path
-from dara.benchmarks import BenchmarkDefinition
+from dara.registries import BenchmarkDefinition
 from dara.evaluation.records import Case, plain_metric
 
 def make_scorer():
@@ -363,7 +364,7 @@ def test_a_new_benchmark_is_a_module_and_a_line_of_the_registry(
     (tmp_path / "toy.txt").write_text("a b c d")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(benchmarks.REGISTRY, "toy", "toy_benchmark:TOY")
+    monkeypatch.setitem(registries.REGISTRY, "toy", "toy_benchmark:TOY")
     spec, out = benchmark("toy", samples=2), tmp_path / "run" / "toy"
     sampler = FakeSampler(lambda text: text if text < "d" else "wrong")
     generate_checkpoints(write_checkpoints(tmp_path, [10]), spec, tmp_path, out, make_sampler=sampler)

@@ -19,8 +19,9 @@ import pandas as pd
 import pytest
 import yaml
 
+from project import environment
 from slurm_cluster import SlurmCluster, slurm_cluster, why_not
-from test_workflow import copy_repository, environment, is_alive, wait_for
+from test_workflow import copy_repository, is_alive, wait_for
 
 pytestmark = pytest.mark.slurm
 

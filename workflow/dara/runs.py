@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dara.config import Configuration, Experiment, Matrix, ModelEntry, TaskSettings
-from dara.plugins import source_sha256
+from dara.places import source_sha256
 from dara.specs import (
     SCORING_ONLY,
     AnyData,
@@ -90,7 +90,10 @@ def plan_runs(configuration: Configuration) -> RunMatrix:
     experiments: dict[str, list[str]] = {}
     evaluations: dict[str, Evaluation] = {}
     for name, matrix in configuration.preset.experiments.items():
-        specs = _expand(configuration, configuration.experiments[name], matrix)
+        experiment, engines = configuration.experiments[name], matrix.engines or (configuration.preset.engine,)
+        methods = configuration.methods_of(experiment, matrix)
+        cells = itertools.product(engines, matrix.models, matrix.group_sizes, methods, matrix.seeds)
+        specs = [_run_spec(configuration, experiment, matrix, cell) for cell in cells]
         experiments[name] = [run_id(spec) for spec in specs]
         for run, spec in zip(experiments[name], specs, strict=True):
             runs[run], base = spec, base_id(spec.model)
@@ -108,28 +111,14 @@ def joined(one: Mapping[Benchmark, Iterable[int]], other: Mapping[Benchmark, Ite
     }
 
 
-def _expand(configuration: Configuration, experiment: Experiment, matrix: Matrix) -> list[RunSpec]:
-    cells = itertools.product(
-        matrix.engines or (configuration.preset.engine,),
-        matrix.models,
-        matrix.group_sizes,
-        configuration.methods_of(experiment, matrix),
-        matrix.seeds,
-    )
-    return [run_spec(configuration, experiment, matrix, *cell) for cell in cells]
-
-
-def run_spec(
+def _run_spec(
     configuration: Configuration,
     experiment: Experiment,
     matrix: Matrix,
-    engine: Engine,
-    model: str,
-    group_size: int,
-    method: str,
-    seed: int,
+    cell: tuple[Engine, str, int, str, int],
 ) -> RunSpec:
-    """Return the specification of one cell of an experiment's matrix."""
+    """Return the specification of one cell of an experiment's matrix: engine, model, group size, method and seed."""
+    engine, model, group_size, method, seed = cell
     settings, entry = configuration.preset.tasks[experiment.task], configuration.models[model]
     shared = {name: getattr(settings, name) for name in TrainingSettings.model_fields}
     if matrix.learning_rate is not None:

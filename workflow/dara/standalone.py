@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dara.analysis.scores import score_rows
-from dara.benchmarks import definition, names_of
 from dara.evaluation import bfcl_v4
 from dara.evaluation.generate import generate_checkpoints
 from dara.evaluation.grading import read_scores, score_checkpoints, summarise
 from dara.evaluation.records import SCORE_TABLE, SCORES, Metric
 from dara.files import read_json
+from dara.registries import definition, names_of
 from dara.runs import evaluation_id
 from dara.specs import Benchmark
 from dara.store import directory_lock
@@ -75,7 +75,7 @@ def evaluate_model(
     )
     evaluation = out / evaluation_id(settings)
     with directory_lock(out / ".lock"):
-        cases_dir = _cases_directory(benchmark, out, fetch)
+        cases_dir = bfcl_v4.data_directory() if benchmark == bfcl_v4.NAME else _prepared_cases(benchmark, out, fetch)
         generate_checkpoints({0: directory}, settings, cases_dir, evaluation)
         score_checkpoints(evaluation, [0], settings, cases_dir)
     frame = read_scores(evaluation, benchmark, 0)
@@ -98,10 +98,8 @@ def _remarks(benchmark: str, present: Collection[str], scorer: Path) -> list[str
     return remarks
 
 
-def _cases_directory(benchmark: str, out: Path, fetch: Fetch) -> Path:
-    """Return the directory of the cases: BFCL-v4's in an installed package, others prepared once in `out`."""
-    if benchmark == bfcl_v4.NAME:
-        return bfcl_v4.data_directory()
+def _prepared_cases(benchmark: str, out: Path, fetch: Fetch) -> Path:
+    """Return the directory of the cases, prepared once in `out`; those of BFCL-v4 are in an installed package."""
     from dara.data.prepare import prepare_benchmark
 
     prepared = out / "cases" / benchmark

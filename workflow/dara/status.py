@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from dara.benchmarks import definition, names_of
 from dara.config import Resources
 from dara.files import read_json
 from dara.loading import check_known
 from dara.plan import WorkflowPlan
 from dara.preflight import WORKFLOW_LOCK
 from dara.profiles import Asked, set_resources
+from dara.registries import definition, names_of
 from dara.runs import base_id, data_id, model_id
 from dara.specs import ModelSpec
 from dara.store import is_held
@@ -215,7 +215,10 @@ def plan_text(plan: WorkflowPlan, target: str, profiles: Sequence[Path] = ()) ->
     taken = "none is taken" if plan.reuse == "none" else f"taken from {plan.paths.results / 'cached'}"
     hardware = ", ".join(["config/", *(f"set-resources of {profile}" for profile in profiles)])
     notes = NOTES.format(cached=f"{taken} (reuse: {plan.reuse})", results=plan.paths.root, hardware=hardware)
-    return f"Preset {plan.name}, {target}:\n\n{_text_table(rows)}\n\n{notes}"
+    cells = [HEADERS, *((name, *(f"{value:,.0f}" for value in astuple(counts))) for name, counts in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in cells]
+    return "\n".join([f"Preset {plan.name}, {target}:", "", *lines, "", notes])
 
 
 def cost(plan: WorkflowPlan, runs: Sequence[str], asked: Asked | None = None) -> Cost:
@@ -256,10 +259,3 @@ def _gpu_hours(asked: Asked, rule: str, own: Resources) -> float:
     """Return GPUs times hours of a job of a rule, with the GPUs and runtime of a profile where it sets them."""
     given = asked.get(rule, {})
     return given.get("gpu", own.gpus) * given.get("runtime", own.hours * 60) / 60
-
-
-def _text_table(rows: Sequence[tuple[str, Cost]]) -> str:
-    """Return one row per name, columns aligned; numbers are whole, with a comma at thousands."""
-    cells = [HEADERS, *((name, *(f"{value:,.0f}" for value in astuple(counts))) for name, counts in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in cells)

@@ -71,32 +71,19 @@ def directory_lock(directory: Path, *, seconds: float = HANDOVER_SECONDS) -> Ite
     Raises LockedError, naming the holder's process and host, if the lock is still held after `seconds`.
     """
     directory.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + seconds
     with (directory / "lock").open("a+") as file:
-        _acquire(file, directory, time.monotonic() + seconds)
-        file.truncate(0)
-        file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
-        file.flush()
-        yield
-
-
-def _acquire(file: IO[str], directory: Path, deadline: float) -> None:
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
+        while not _locks(file, fcntl.LOCK_EX):
             if time.monotonic() >= deadline:
                 file.seek(0)
                 holder = json.loads(file.read() or "null")  # it may have locked the file but not yet written to it
                 who = f"process {holder['pid']} on {holder['host']}" if holder else "another process"
-                raise LockedError(
-                    f"{directory} is in use by {who}; wait until it ends, or stop it, and start again"
-                ) from None
-        except OSError as error:
-            raise OSError(
-                error.errno, f"the file system has no locks ({error.strerror}); put {directory} on one that has flock"
-            ) from None
-        time.sleep(POLL_SECONDS)
+                raise LockedError(f"{directory} is in use by {who}; wait until it ends, or stop it, and start again")
+            time.sleep(POLL_SECONDS)
+        file.truncate(0)
+        file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+        file.flush()
+        yield
 
 
 def is_held(lock: Path) -> bool:
@@ -104,11 +91,19 @@ def is_held(lock: Path) -> bool:
     if not lock.is_file():
         return False
     with lock.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+        return not _locks(file, fcntl.LOCK_SH)
+
+
+def _locks(file: IO, how: int) -> bool:
+    """Lock an open file in a directory without waiting; return whether that was possible."""
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        why, directory = f"the file system has no locks ({error.strerror})", Path(file.name).parent
+        raise OSError(error.errno, f"{why}; put {directory} on one that has flock") from None
+    return True
 
 
 @contextmanager

@@ -145,10 +145,9 @@ EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: the run itself has no error, it res
 
 def is_snakemake(command: Sequence[str]) -> bool:
     """Return whether a command line runs Snakemake: as a program, or as a module of Python."""
-    for i, word in enumerate(command[:4]):  # python, its options, the script
-        if os.path.basename(word) == "snakemake" and (i == 0 or command[i - 1] == "-m" or "/" in word):
-            return True
-    return False
+    words = list(enumerate(command[:4]))  # python, its options, the script
+    named = [i for i, word in words if os.path.basename(word) == "snakemake"]
+    return any(i == 0 or command[i - 1] == "-m" or "/" in command[i] for i in named)
 
 
 def workflow_mark() -> str:

@@ -10,7 +10,11 @@ for drawing in PLAN.outputs.drawings():
         input:
             configuration=f"{OUT}/configuration.json",
             frames=rules.frames.output,
-            published=PLAN.published.sources if drawing.kind == "side_by_side" else [],
+            published=(
+                PLAN.published.data + PLAN.published.definitions
+                if drawing.kind == "side_by_side"
+                else []
+            ),
             settings=drawing.settings,
         output:
             [
@@ -22,14 +26,14 @@ for drawing in PLAN.outputs.drawings():
                 )
                 for label, file in drawing.shown
             ],
-            [drawing.files(form) for form in drawing.forms[1:]],
+            drawing.files(*FORMS[drawing.kind][1:]),
         log:
             f"{OUT}/logs/{drawing.rule}.log",
         benchmark:
             f"{OUT}/benchmarks/{drawing.rule}.tsv"
         localrule: True
         params:
-            code=code_of(f"dara.commands.results:{drawing.function}", drawing.path),
+            code=code_of(f"dara.commands.results:own_{drawing.function}", drawing.path),
             command=drawing.command,
         shell:
             "python -m dara {params.command} {input.configuration:q} > {log:q} 2>&1"
@@ -45,14 +49,16 @@ for drawing in PLAN.published.drawings():
             PLAN.published.data,
             drawing.settings,
         output:
-            [drawing.files(form) for form in drawing.forms],
+            drawing.files(*FORMS[drawing.kind]),
         log:
             f"{PLAN.paths.published}/logs/{drawing.rule}.log",
         benchmark:
             f"{PLAN.paths.published}/benchmarks/{drawing.rule}.tsv"
         localrule: True
         params:
-            code=code_of(f"dara.commands.results:{drawing.function}", drawing.path),
+            code=code_of(
+                f"dara.commands.results:published_{drawing.function}", drawing.path
+            ),
             command=drawing.command,
             source=PLAN.paths.published,
         shell:

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, StrictFloat, TypeAdapter, ValidationError
 
-from dara.config import RunSpec
 from dara.files import read_text
 from dara.runs import run_id
+from dara.specs import RunSpec
 from dara.store import spec_sha256
 
 SCHEMA = 1

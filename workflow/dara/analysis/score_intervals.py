@@ -18,9 +18,9 @@ from dara.analysis.records import Run
 from dara.analysis.score_files import Evaluations, ScoreDirectories
 from dara.analysis.scores import DECIMALS
 from dara.analysis.view import Setting
-from dara.benchmarks import definition
 from dara.evaluation.grading import read_scores, summarise
 from dara.evaluation.records import Metric
+from dara.registries import definition
 
 Seeds = dict[tuple[int, int], dict[str, Metric]]
 """The metrics of each run of a method, by (seed, repeat)."""

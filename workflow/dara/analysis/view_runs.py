@@ -27,8 +27,8 @@ from dara.analysis.view import (
     known,
     shown_methods,
 )
-from dara.benchmarks import names_of
 from dara.config import Experiment, MethodEntry
+from dara.registries import names_of
 
 Frames = Mapping[str, pd.DataFrame]
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Context, Option
 
-from dara.engines import ENGINES
 from dara.files import read_json
+from dara.registries import ENGINES
 from dara.store import base_model, checkpoints, directory_lock
 from dara.training.stopping import Deadline, OutOfTime
 
@@ -29,10 +29,7 @@ OUT = Annotated[Path, Option(help="directory to write")]
 DATA = Annotated[Path | None, Option(help="manifest of the prepared data")]
 SCRATCH = Annotated[Path | None, Option(help="directory of checkpoints and work in progress")]
 BENCHMARK = Annotated[str, Option(help="settings of the benchmark (JSON); with --model its name, such as bfcl_v4")]
-FETCH = Annotated[
-    str,
-    Option(help="how public data and models are fetched (JSON; keys scratch, data_local, models_local, hub_mirror)"),
-]
+FETCH = Annotated[str, Option(help="sources of data and models (JSON: scratch, data_local, models_local, hub_mirror)")]
 
 
 def prepare(context: Context, spec: SPEC, out: OUT, fetch: FETCH = "{}") -> None:
@@ -82,17 +79,13 @@ def train(
     model: Annotated[Path | None, Option(help="manifest of the base model")] = None,
     scratch: SCRATCH = None,
     resources: Annotated[
-        str | None, Option(help="hardware of the run (JSON; default: of its model in config/models.yaml)")
+        str | None, Option(help="hardware (JSON; default: of its model in config/models.yaml)")
     ] = None,
     trackers: Annotated[str, Option(help="also record metrics with these, offline: tensorboard,wandb")] = "",
     ray_address: Annotated[str | None, Option(help="an existing Ray cluster (default: the run starts its own)")] = None,
-    environment: Annotated[
-        str | None, Option(help="virtual environment in which openrlhf trains, relative to the clone")
-    ] = None,
+    environment: Annotated[str | None, Option(help="virtual environment of openrlhf, relative to the clone")] = None,
     minutes: Annotated[float | None, Option(help="time limit of this job")] = None,
-    time_limit: Annotated[
-        str, Option(help="enforced: stop at a checkpoint before --minutes are over; or none")
-    ] = "none",
+    time_limit: Annotated[str, Option(help="enforced: stop at a checkpoint before --minutes end; or none")] = "none",
     dry_run: Annotated[bool, Option("--dry-run", help="print the command line of the engine and do nothing")] = False,
 ) -> None:
     """Train one run, or continue it from its last complete checkpoint."""
@@ -168,25 +161,14 @@ def evaluate(
     benchmark: BENCHMARK = ...,
     data: DATA = None,
     out: Annotated[Path | None, Option(help="directory to write (with --model: results/standalone/<model>)")] = None,
-    steps: Annotated[
-        str | None, Option(help="with a manifest: only these checkpoints, such as 50,100 (default: all)")
-    ] = None,
-    part: Annotated[
-        str | None, Option(help="with a manifest: K/N, the K-th of N jobs that share the checkpoints")
-    ] = None,
-    gather: Annotated[
-        bool, Option("--gather", help="with a manifest: all parts have ended; write what made their responses")
-    ] = False,
-    model: Annotated[
-        str | None,
-        Option(help="instead of a manifest: any Hugging Face model, as a directory or OWNER/NAME@REVISION"),
-    ] = None,
+    steps: Annotated[str | None, Option(help="with a manifest: only steps such as 50,100 (default: all)")] = None,
+    part: Annotated[str | None, Option(help="with a manifest: K/N, the K-th of N jobs that share checkpoints")] = None,
+    gather: Annotated[bool, Option("--gather", help="with a manifest: all parts ended; write their identity")] = False,
+    model: Annotated[str | None, Option(help="any Hugging Face model: a directory or OWNER/NAME@REVISION")] = None,
     limit: Annotated[int | None, Option(help="with --model: only this many cases, spread over the categories")] = None,
     samples: Annotated[int | None, Option(help="with --model: responses a case (default: the paper's)")] = None,
     batch_size: Annotated[int | None, Option(help="with --model: sequences generated at once")] = None,
-    max_response_tokens: Annotated[
-        int | None, Option(help="with --model: longest response (default: the paper's)")
-    ] = None,
+    max_response_tokens: Annotated[int | None, Option(help="with --model: longest response (default: paper's)")] = None,
     sampler: Annotated[str, Option(help="with --model: transformers or vllm")] = "transformers",
     fetch: FETCH = "{}",
 ) -> None:
@@ -244,10 +226,7 @@ def score(
     benchmark: BENCHMARK,
     data: Annotated[Path, Option(help="manifest of the prepared data")],
     out: OUT,
-    responses: Annotated[
-        Path | None,
-        Option(help="directory of the responses, which are copied to --out (default: they are there)"),
-    ] = None,
+    responses: Annotated[Path | None, Option(help="responses to copy to --out (default: they are there)")] = None,
     workers: Annotated[int | None, Option(help="processes that score (default: one a core)")] = None,
 ) -> None:
     """Score the responses in a directory."""
@@ -264,7 +243,7 @@ def score(
 
 def _settings(benchmark: str, data: Path) -> tuple[Benchmark, Path]:
     """Return the settings of --benchmark, and the directory of its cases beside the manifest of the data."""
-    from dara.benchmarks import definition
+    from dara.registries import definition
     from dara.specs import Benchmark
 
     settings = _parsed(Benchmark, benchmark, "--benchmark")

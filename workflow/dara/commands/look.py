@@ -6,9 +6,8 @@ import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Context, Option
 
@@ -20,14 +19,7 @@ Row = tuple[str, str, str]
 """Name, one line about it, the command that uses it ("" for an entry that presets name)."""
 
 
-class Reuse(StrEnum):
-    """Use of cached runs, as in config/config.yaml."""
-
-    matching = "matching"
-    only = "only"
-    none = "none"
-
-
+Reuse = Literal["matching", "only", "none"]
 PresetOption = Annotated[str, Option("--preset", help="name of a preset in config/presets/")]
 ReuseOption = Annotated[Reuse | None, Option("--reuse", help="whether cached runs are taken (default: as set)")]
 JsonOption = Annotated[bool, Option("--json", help="as JSON")]
@@ -90,7 +82,7 @@ def _outputs(kind: str, root: Path, preset: str) -> Iterator[Row]:
 
 def _registered(kind: str, root: Path) -> Iterator[Row]:
     """Yield the rewards or benchmarks of the package."""
-    from dara.benchmarks import REGISTRY, definition
+    from dara.registries import REGISTRY, definition
     from dara.rewards import REWARDS
 
     if kind == "rewards":
@@ -107,9 +99,7 @@ def plan(
     target: Annotated[str, Argument(help="all, or the name of an experiment")] = "all",
     preset: PresetOption = "laptop",
     reuse: ReuseOption = None,
-    profile: Annotated[
-        list[Path] | None, Option(help="count GPUs and time limits as this profile sets them; several in turn")
-    ] = None,
+    profile: Annotated[list[Path] | None, Option(help="take GPUs and limits of this profile; several in turn")] = None,
     workflow_profile: Annotated[list[Path] | None, Option(help="the same, on top of --profile")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -140,7 +130,7 @@ def status(
         source = f"as config/ says: no workflow has run in {found.paths.root} yet"
         if told.is_file():  # it has no scratch directory
             last = load_preset(context.obj, told)
-            changes = {"scratch": found.configuration.preset.scratch} | _reused(reuse)
+            changes = {"scratch": found.configuration.preset.scratch} | ({"reuse": reuse} if reuse else {})
             found = WorkflowPlan(replace(last, preset=last.preset.model_copy(update=changes)), context.obj)
             source = f"as the last workflow was told ({told})"
         if as_json:
@@ -151,7 +141,8 @@ def status(
 
 def check_config(context: Context) -> None:
     """Check every file in config/ and profiles/, and print what the presets plan."""
-    from dara.loading import check_experiments, check_method_parameters, load_all_presets
+    from dara.loading import check_experiments, load_all_presets
+    from dara.preflight import check_method_parameters
     from dara.profiles import check_profile_files
     from dara.runs import plan_runs
 
@@ -183,9 +174,9 @@ def check_method(context: Context, method: Annotated[str, Argument(help="name in
 
 def config_docs(out: Annotated[Path, Option(help="the page to write (docs/configuration.md)")]) -> None:
     """Write the page of all configuration keys, generated from the models."""
-    from dara import config_docs as pages
+    from dara.config import keys_page
 
-    out.write_text(pages.keys_page(), encoding="utf-8")
+    out.write_text(keys_page(), encoding="utf-8")
 
 
 def clean(
@@ -214,8 +205,4 @@ def _preset_plan(root: Path, preset: str, reuse: Reuse | None) -> WorkflowPlan:
     check_known("--preset", preset, [path.stem for path in presets.glob("*.yaml")], "a preset")
     files = [root / "config" / "config.yaml", presets / f"{preset}.yaml"]
     values = merge(read_yaml(files[0]), read_yaml(files[1]))
-    return WorkflowPlan.load(root, values | _reused(reuse), files[1:])
-
-
-def _reused(reuse: Reuse | None) -> dict[str, str]:
-    return {"reuse": reuse.value} if reuse else {}
+    return WorkflowPlan.load(root, values | ({"reuse": reuse} if reuse else {}), files[1:])

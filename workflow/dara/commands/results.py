@@ -10,6 +10,7 @@ from typer import Argument, Context, Option
 
 if TYPE_CHECKING:
     from dara.analysis.view import View
+    from dara.config import Experiment, MethodEntry
     from dara.plan import WorkflowPlan
 
 CONFIGURATION = Annotated[Path, Argument(help="results/<preset>/configuration.json")]
@@ -38,56 +39,97 @@ def frames(context: Context, configuration: CONFIGURATION) -> None:
 
 def table(context: Context, names: NAMES, source: SOURCE) -> None:
     """Write tables as Markdown, LaTeX and CSV."""
-    _write_tables(context.obj, "tables", names, source)
-
-
-def side_by_side(context: Context, names: NAMES, configuration: CONFIGURATION) -> None:
-    """Write tables of a preset's runs beside the authors' numbers."""
-    _write_tables(context.obj, "side_by_side", names, configuration)
-
-
-def _write_tables(root: Path, kind: str, names: list[str], source: Path) -> None:
-    from dara.analysis.tables import build_table, render_table
-
-    for entry, views, stem, settings in _drawn(root, kind, names, source):
-        render_table(build_table(entry, *views, **(settings if entry == "hyperparameters" else {})), stem)
+    (published_table if source.is_dir() else own_table)(context.obj, names, source)
 
 
 def figure(context: Context, names: NAMES, source: SOURCE) -> None:
     """Draw figures as PNG and SVG."""
-    from dara.analysis.figures import draw_figure
-    from dara.analysis.figures.style import render_figure
-
-    for module, views, stem, _ in _drawn(context.obj, "figures", names, source):
-        render_figure(draw_figure(module, *views), stem)
+    (published_figure if source.is_dir() else own_figure)(context.obj, names, source)
 
 
-def _drawn(root: Path, kind: str, names: list[str], source: Path) -> Iterator[tuple[Any, list[View], Path, dict]]:
-    """Yield module, views, files without suffix, and settings of the runs, of each table or figure to draw.
+def side_by_side(context: Context, names: NAMES, configuration: CONFIGURATION) -> None:
+    """Write tables of a preset's runs beside the authors' numbers."""
+    own_side_by_side(context.obj, names, configuration)
 
-    Its numbers are those of a preset's runs, of the paper (if the source is a directory), or both side by side.
-    """
-    from dara.analysis.frames import FrameFiles
-    from dara.analysis.paper_numbers import read_published
-    from dara.analysis.view_published import PublishedView
-    from dara.analysis.view_runs import RunsView
+
+# A rule depends on the code that one of these reaches: own tables not on that of published numbers, for example.
+
+
+def own_table(root: Path, names: list[str], configuration: Path) -> None:
+    """Write tables of a preset."""
+    plan = _plan(root, configuration)
+    for name in names:
+        experiment, entry = plan.outputs.owner("tables", name)
+        view, stem = _runs(plan, experiment), plan.outputs.stem("tables", name)
+        _write_table(stem, entry, view, preset=plan.configuration.preset)
+
+
+def own_figure(root: Path, names: list[str], configuration: Path) -> None:
+    """Draw figures of a preset."""
+    plan = _plan(root, configuration)
+    for name in names:
+        experiment, module = plan.outputs.owner("figures", name)
+        _draw_figure(plan.outputs.stem("figures", name), module, _runs(plan, experiment))
+
+
+def own_side_by_side(root: Path, names: list[str], configuration: Path) -> None:
+    """Write tables of a preset that show the paper's numbers too."""
+    plan = _plan(root, configuration)
+    for name in names:
+        experiment, entry = plan.outputs.owner("side_by_side", name)
+        theirs = plan.published.experiments[experiment.experiment]
+        views = _runs(plan, experiment), _paper(plan.paths.published, theirs, plan.configuration.methods)
+        _write_table(plan.outputs.stem("side_by_side", name), entry, *views, preset=plan.configuration.preset)
+
+
+def published_table(root: Path, names: list[str], directory: Path) -> None:
+    """Write tables of the paper's numbers in `<directory>/data/` into `<directory>/tables/`."""
+    for stem, entry, view in _published(root, "tables", names, directory):
+        _write_table(stem, entry, view)
+
+
+def published_figure(root: Path, names: list[str], directory: Path) -> None:
+    """Draw figures of the paper's numbers into `<directory>/figures/`."""
+    for stem, module, view in _published(root, "figures", names, directory):
+        _draw_figure(stem, module, view)
+
+
+def _published(root: Path, kind: str, names: list[str], directory: Path) -> Iterator[tuple[Path, Any, View]]:
     from dara.loading import read_methods
     from dara.outputs import Outputs
 
-    plan = None if source.is_dir() else _plan(root, source)
-    outputs = plan.outputs if plan else Outputs.of_published(root, source)
-    methods = plan.configuration.methods if plan else read_methods(root)
-    published = plan.paths.published if plan else source
+    outputs = Outputs.of_published(root, directory)
     for name in names:
         experiment, entry = outputs.owner(kind, name)
-        views: list[View] = []
-        if plan:
-            views.append(RunsView(FrameFiles(plan.paths.frames), experiment, methods, plan.name))
-        if kind == "side_by_side":
-            experiment = plan.published.experiments[experiment.experiment]
-        if not plan or kind == "side_by_side":
-            views.append(PublishedView(read_published(published / "data"), experiment, methods))
-        yield entry, views, outputs.stem(kind, name), {"preset": plan.configuration.preset} if plan else {}
+        yield outputs.stem(kind, name), entry, _paper(directory, experiment, read_methods(root))
+
+
+def _runs(plan: WorkflowPlan, experiment: Experiment) -> View:
+    from dara.analysis.frames import FrameFiles
+    from dara.analysis.view_runs import RunsView
+
+    return RunsView(FrameFiles(plan.paths.frames), experiment, plan.configuration.methods, plan.name)
+
+
+def _paper(directory: Path, experiment: Experiment, methods: dict[str, MethodEntry]) -> View:
+    from dara.analysis.paper_numbers import read_published
+    from dara.analysis.view_published import PublishedView
+
+    return PublishedView(read_published(directory / "data"), experiment, methods)
+
+
+def _draw_figure(stem: Path, module: str, view: View) -> None:
+    from dara.analysis.figures import draw_figure
+    from dara.analysis.figures.style import render_figure
+
+    render_figure(draw_figure(module, view), stem)
+
+
+def _write_table(stem: Path, entry: Any, *views: View, **settings: Any) -> None:
+    """Write a table of one view, or of two side by side. settings: of the runs; the paper's numbers have none."""
+    from dara.analysis.tables import build_table, render_table
+
+    render_table(build_table(entry, *views, **(settings if entry == "hyperparameters" else {})), stem)
 
 
 def report(context: Context, configuration: CONFIGURATION) -> None:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dara.benchmarks import BenchmarkDefinition, definition
 from dara.evaluation.records import (
     IDENTITY,
     RESPONSES,
@@ -39,6 +38,7 @@ from dara.evaluation.records import (
 from dara.evaluation.samplers import SETTINGS_FILES, Progress, Sampler, run_programs
 from dara.evaluation.tools import one_request
 from dara.files import read_json, write_atomically
+from dara.registries import BenchmarkDefinition, definition
 from dara.specs import Benchmark
 from dara.store import Journal, directory_lock
 

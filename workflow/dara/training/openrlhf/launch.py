@@ -24,8 +24,9 @@ from typing import Any
 
 import psutil
 
-from dara.config import Resources, RunSpec
+from dara.config import Resources
 from dara.files import write_atomically
+from dara.specs import RunSpec
 from dara.system import EXIT_CODE, POLL_SECONDS, is_alive
 from dara.training import run_files
 from dara.training.openrlhf import node
