@@ -43,7 +43,7 @@ from dara.evaluation.records import (
     steps_made,
     write_responses,
 )
-from dara.evaluation.sandbox import BATCH_ITEMS, Outcome, SandboxError, ScorerSpec, ScoringPool
+from dara.evaluation.sandbox import Outcome, SandboxError, ScorerSpec, ScoringPool
 from dara.files import gzipped
 from dara.registries import definition
 from dara.runs import evaluation_id
@@ -215,13 +215,13 @@ def pool(tmp_path: Path, workers: int) -> ScoringPool:
 
 
 def test_several_workers_score_everything_once(tmp_path: Path) -> None:
-    items = {number * 7: {"response": "x" * number} for number in range(20 * BATCH_ITEMS)}
+    items = {number * 7: {"response": "x" * number} for number in range(320)}
     kept: dict[int, Outcome] = {}
     with pool(tmp_path, 3) as workers:
         workers.score({}, kept.__setitem__)
         assert workers.network() in ("isolated", "reachable")
         workers.score(items, kept.__setitem__)
-    lengths = {7 * number: number for number in range(20 * BATCH_ITEMS)}
+    lengths = {7 * number: number for number in range(320)}
     assert {key: outcome.scores["length"] for key, outcome in kept.items()} == lengths
     assert 1 <= len({outcome.scores["pid"] for outcome in kept.values()}) <= 3
     with pytest.raises(ValueError, match="workers must be at least 1, not 0"):
@@ -229,7 +229,7 @@ def test_several_workers_score_everything_once(tmp_path: Path) -> None:
 
 
 def test_a_mistake_ends_all_workers_and_names_the_response(tmp_path: Path) -> None:
-    items = {number: {"response": "mistake" if number == 100 else "x"} for number in range(20 * BATCH_ITEMS)}
+    items = {number: {"response": "mistake" if number == 100 else "x"} for number in range(320)}
     with (
         pool(tmp_path, 2) as workers,
         pytest.raises(SandboxError, match=r"(?s)response 100 of this call.*KeyError: 'ours'"),
@@ -317,7 +317,7 @@ def test_cached_responses_get_the_scores_that_are_kept(task: str, tmp_path: Path
     run = sorted((ROOT / "results" / "cached").glob(f"{task}-*"))[0]
     spec = RunSpec.model_validate_json((run / "spec.json").read_text())
     (kept,) = run.glob("laptop_*")
-    for file, rows in SOURCES[spec.data.source].generator.benchmark_files(held_out(spec.data)).items():
+    for file, rows in SOURCES[spec.data.source].generator.benchmark_files(held_out(spec.data).values()).items():
         (tmp_path / "cases" / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "cases" / file).write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = json.loads((kept / SCORES).read_text())

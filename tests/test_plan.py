@@ -240,6 +240,7 @@ def test_a_file_of_another_preset_names_that_preset(laptop):
         refuse_unknown_output(laptop, "figures/learnig.png")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -258,6 +259,7 @@ def test_a_mistake_ends_a_dry_run_with_one_sentence(tmp_path, arguments, message
     assert "Traceback" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_preset_that_extends_another_is_the_same_for_snakemake_and_dara(tmp_path):
     """With one key of its own: everything else is the other preset's, not the laptop's.
 
@@ -272,6 +274,7 @@ def test_a_preset_that_extends_another_is_the_same_for_snakemake_and_dara(tmp_pa
     assert re.search(r"^train +4$", done.stdout, re.M)
 
 
+@pytest.mark.slow
 def test_the_workflow_is_a_module_of_another(tmp_path):
     """Which chooses the preset; the rules read their own configuration folder, wherever the other Snakefile is."""
     (tmp_path / "Snakefile").write_text(

@@ -8,11 +8,10 @@ import math
 import pandas as pd
 import pytest
 
+from dara.analysis.crossing import CrossingEvent, times_of
 from dara.analysis.frames import rows_to_frame
 from dara.analysis.paper_numbers import read_published
-from dara.analysis.survival import times_of
 from dara.analysis.tables import comparisons, render_table
-from dara.analysis.view import Mark
 from dara.analysis.view_published import PublishedView
 from dara.config import MethodEntry
 from dara.loading import load_published, read_methods
@@ -129,11 +128,15 @@ def test_our_thresholds_have_medians_and_counts():
 
 
 def test_marks_become_censored_times():
-    marks = [Mark(2, None, "pending", 70, 80), Mark(1, 30, "reached", None, 80), Mark(1, 40, "reached", None, 80, 1)]
+    marks = [
+        CrossingEvent(2, None, "pending", 70, 80),
+        CrossingEvent(1, 30, "reached", None, 80),
+        CrossingEvent(1, 40, "reached", None, 80, 1),
+    ]
     times = times_of(marks, "stable")
     assert (times.keys, times.steps, times.crossed) == (((1, 0), (1, 1), (2, 0)), (30, 40, 60), (True, True, False))
     assert (times.horizon, times_of(marks, "first").steps[-1], times_of([], "first")) == (60, 80, None)
-    unknown = [Mark(None, step, "reached", None, 80) for step in (40, 30)]
+    unknown = [CrossingEvent(None, step, "reached", None, 80) for step in (40, 30)]
     assert times_of(unknown, "stable").keys == ((-1, 0), (-1, 1))
 
 

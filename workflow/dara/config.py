@@ -131,8 +131,7 @@ class Experiment(Model):
     task: Task
     rewards: tuple[str, ...] = Field(min_length=1, description="the K rewards, in order")
     reward_functions: dict[Name, str] = Field(
-        default={},
-        description="a user's own rewards: FILE.py:FUNCTION relative to config/, or package.module:FUNCTION",
+        default={}, description="a user's own rewards: FILE.py:FUNCTION relative to config/, or package.module:FUNCTION"
     )
     sparse_reward: str = Field(description="the reward whose crossing answers the question")
     methods: Annotated[tuple[str, ...], Field(min_length=1)] | Literal["all"] = Field(
@@ -245,8 +244,7 @@ class Preset(Model):
     scratch: PathText = Field(description="directory of checkpoints and of work in progress")
     engine: Engine = Field(description="what trains")
     training_environment: PathText | None = Field(
-        None,
-        description="virtual environment of engine openrlhf, relative to the clone; none: the workflow's own",
+        None, description="virtual environment of engine openrlhf, relative to the clone; none: the workflow's own"
     )
     evaluation_environment: PathText | None = Field(
         None, description="virtual environment that generates at evaluation"

@@ -21,6 +21,7 @@ from dara.loading import ConfigurationError, load_published
 from dara.table_options import SIDE_BY_SIDE, TABLES, ScoreTable, table_name
 
 FORMS = {"tables": ("md", "tex", "csv"), "side_by_side": ("md", "tex", "csv"), "figures": ("png", "svg")}
+KINDS = {"tables": ("table", TABLES), "side_by_side": ("table", SIDE_BY_SIDE), "figures": ("figure", FIGURES)}
 CURVES = {"checkpoint_curves": "benchmark", "validation_curves": "validation"}
 """Figure -> the evaluation of the task that it shows. Like a table of scores, it is planned only for experiments that
 have the evaluation. Curves need more than one step besides the base model's."""
@@ -32,51 +33,24 @@ Target = tuple[str, str]
 
 @dataclass(frozen=True)
 class Drawing:
-    """Tables or figures of one kind that one job draws together, as importing libraries takes most of its time."""
+    """Tables or figures of one kind that one job draws together, as importing libraries takes most of its time.
+
+    rule: its name, the kind and the module. noun: table or figure. function: of `dara.commands.results`, after `own_`
+    or `published_`. command: with which it is called, without its last argument. path: the MODULE:FUNCTION that makes
+    the tables or figures. settings: the configuration files that determine them, so that an edit (a label) redraws
+    them. shown: label and file of each in Snakemake's report, a table's Markdown or a figure's PNG. others: the other
+    files.
+    """
 
     kind: str
-    module: str
-    ids: tuple[str, ...]
+    rule: str
+    noun: str
+    function: str
+    command: str
+    path: str
     settings: list[str]
-    """The configuration files that determine the outputs, so that an edit (a label) redraws them."""
-    stems: tuple[Path, ...]
-
-    @property
-    def rule(self) -> str:
-        """Return the name of the rule: the kind and the module."""
-        return f"{self.kind}_{self.module}"
-
-    @property
-    def noun(self) -> str:
-        """Return "table" or "figure"."""
-        return "figure" if self.kind == "figures" else "table"
-
-    @property
-    def function(self) -> str:
-        """Return the command that draws them: in `dara.commands.results` a function after `own_` or `published_`."""
-        return "side_by_side" if self.kind == "side_by_side" else self.noun
-
-    @property
-    def command(self) -> str:
-        """Return the command that draws them, without its last argument."""
-        return " ".join([self.function.replace("_", "-"), *self.ids])
-
-    @property
-    def path(self) -> str:
-        """Return the function (MODULE:FUNCTION) that makes the tables or draws the figures."""
-        functions = {"figures": FIGURES, "tables": TABLES, "side_by_side": SIDE_BY_SIDE}[self.kind]
-        return f"dara.analysis.{self.noun}s.{functions[self.module]}"
-
-    @property
-    def shown(self) -> list[tuple[str, str]]:
-        """Return label and file of each output in Snakemake's report: a table's Markdown, a figure's PNG."""
-        beside = ", ours beside the published" if self.kind == "side_by_side" else ""
-        files = self.files(FORMS[self.kind][0])
-        return [(f"{name}{beside}", file) for name, file in zip(self.ids, files, strict=True)]
-
-    def files(self, *forms: str) -> list[str]:
-        """Return the files of some forms, such as svg."""
-        return [f"{stem}.{form}" for form in forms for stem in self.stems]
+    shown: list[tuple[str, str]]
+    others: list[str]
 
 
 @dataclass(frozen=True)
@@ -136,20 +110,28 @@ class Outputs:
             for experiment in self.experiments.values():
                 for output, entry in getattr(experiment, kind).items():
                     made.setdefault((kind, table_name(entry)), {})[output] = self.configured[experiment.experiment]
-        return [
-            Drawing(
-                kind,
-                module,
-                tuple(own),
-                self._in_config(*dict.fromkeys(own.values()), "methods.yaml"),
-                tuple(self.stem(kind, output) for output in own),
-            )
-            for (kind, module), own in made.items()
-        ]
+        return [self._drawing(kind, module, own) for (kind, module), own in made.items()]
+
+    def _drawing(self, kind: str, module: str, own: Mapping[str, str]) -> Drawing:
+        """Return what draws the outputs of a kind and a module; own: each output with its file below config/."""
+        noun, functions = KINDS[kind]
+        function, beside = ("side_by_side", ", ours beside the published") if kind == "side_by_side" else (noun, "")
+        first, *rest = FORMS[kind]
+        return Drawing(
+            kind=kind,
+            rule=f"{kind}_{module}",
+            noun=noun,
+            function=function,
+            command=" ".join([function.replace("_", "-"), *own]),
+            path=f"dara.analysis.{noun}s.{functions[module]}",
+            settings=self._in_config(*dict.fromkeys(own.values()), "methods.yaml"),
+            shown=[(f"{output}{beside}", f"{self.stem(kind, output)}.{first}") for output in own],
+            others=[f"{self.stem(kind, output)}.{form}" for form in rest for output in own],
+        )
 
     def stem(self, kind: str, output: str) -> Path:
         """Return the path of an output without its suffix."""
-        folder = self.directory / ("figures" if kind == "figures" else "tables")
+        folder = self.directory / f"{KINDS[kind][0]}s"
         return folder / (f"{output}_side_by_side" if kind == "side_by_side" else output)
 
     @property

@@ -321,6 +321,6 @@ class WorkflowPlan:
         """Return the function of wildcards that returns one value of `hardware`."""
         return lambda wildcards: getattr(self.hardware(rule, wildcards.run, wildcards.get("evaluation")), key)
 
-    def definition(self, wildcards: Any) -> BenchmarkDefinition:
+    def benchmark_definition(self, wildcards: Any) -> BenchmarkDefinition:
         """Return the definition of the benchmark of an evaluation."""
         return definition(self.settings(wildcards.run, wildcards.evaluation).name)

@@ -40,11 +40,11 @@ def check_settings(plan: WorkflowPlan, workflow: Any) -> None:
 
     workflow: Snakemake's workflow object, which knows the resources of all profiles and of the command line.
     """
-    check_method_parameters(plan.configuration)
     check_profile_files(plan.root)
     settings = workflow.resource_settings
     check_rule_names(plan.root, settings)
     check_gpus(plan, settings.overwrite_resources)
+    check_method_parameters(plan.configuration)  # takes seconds, so it is the last
 
 
 def start_jobs(plan: WorkflowPlan, workflow: Any) -> None:

@@ -8,7 +8,7 @@ ROOT = Path(workflow.snakefile).parents[
 sys.path.insert(0, str(ROOT / "workflow"))
 
 from dara.registries import names_of
-from dara.outputs import FORMS, code_digest
+from dara.outputs import code_digest
 from dara.plan import FRAMES, RUN_FILES, WorkflowPlan
 from dara.preflight import (
     check_settings,

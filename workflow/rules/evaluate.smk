@@ -57,12 +57,12 @@ rule score:
         f"{OUT}/logs/score/{{run}}.{{evaluation}}.log",
     benchmark:
         f"{OUT}/benchmarks/score/{{run}}.{{evaluation}}.tsv"
-    threads: lambda wildcards: 16 if PLAN.definition(wildcards).kind == "published" else 1
+    threads: lambda wildcards: 16 if PLAN.benchmark_definition(wildcards).kind == "published" else 1
     resources:
         mem_mb=lambda wildcards, threads: 3000 * threads,
     params:
         benchmark=benchmark_json,
-        scorer=lambda wildcards: PLAN.definition(wildcards).scorer_version,  # another version scores again
+        scorer=lambda wildcards: PLAN.benchmark_definition(wildcards).scorer_version,  # another version scores again
         responses=subpath(input.responses, parent=True),
         out=subpath(output[0], parent=True),
     shell:

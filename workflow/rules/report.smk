@@ -26,7 +26,7 @@ for drawing in PLAN.outputs.drawings():
                 )
                 for label, file in drawing.shown
             ],
-            drawing.files(*FORMS[drawing.kind][1:]),
+            drawing.others,
         log:
             f"{OUT}/logs/{drawing.rule}.log",
         benchmark:
@@ -49,7 +49,8 @@ for drawing in PLAN.published.drawings():
             PLAN.published.data,
             drawing.settings,
         output:
-            drawing.files(*FORMS[drawing.kind]),
+            [file for _, file in drawing.shown],
+            drawing.others,
         log:
             f"{PLAN.paths.published}/logs/{drawing.rule}.log",
         benchmark:

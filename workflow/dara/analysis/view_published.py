@@ -6,14 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
-from dara.analysis.crossing import HOLD
+from dara.analysis.crossing import HOLD, CrossingEvent, Kind
 from dara.analysis.names import BASE
 from dara.analysis.paper_numbers import FILES, MODELS, SETTING, published_notes
 from dara.analysis.view import (
     CURVE,
     Estimate,
-    Kind,
-    Mark,
     Setting,
     View,
     common_steps,
@@ -105,7 +103,7 @@ class PublishedView(View):
         others = _steps_of_other_runs(found)
         return text + (f"; of other runs at step {', '.join(map(str, others))}" if others else "")
 
-    def marks(self, kind: Kind, reward: str, threshold: float, method: str, setting: Setting) -> list[Mark]:
+    def marks(self, kind: Kind, reward: str, threshold: float, method: str, setting: Setting) -> list[CrossingEvent]:
         """Return one crossing for each published run; the seed is None if it was not published."""
         mine = self._rows(method, setting, "crossings")
         mine = mine[mine["metric"] == f"{MARK_METRIC[kind]}/{reward}/{threshold:g}"].sort_values("seed", kind="stable")

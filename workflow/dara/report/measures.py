@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dara.analysis import compare
-from dara.analysis.compare import Crossings, Difference, paired
-from dara.analysis.paired import paired_steps
-from dara.analysis.survival import CrossingTimes, median_text, times_of
+from dara.analysis.compare import Crossings, Difference, paired, paired_steps
+from dara.analysis.crossing import CrossingTimes, median_text, times_of
 from dara.analysis.tables.crossings import curve_crossing
 from dara.analysis.tables.render import MISSING, number, saved_text, with_interval
 from dara.analysis.view import Setting, View, name_of
@@ -137,7 +136,7 @@ def published_crossings(view: PublishedView, claim: Claim, pair: Pair, setting: 
     if all(len(one.steps) == 1 and one.reached for one in times):
         yield f"{_steps(*(one.steps[0] for one in times))} ({{model}})"
         return
-    difference = _difference(Difference.of(paired_steps(*times)[0]), 1, "steps")
+    difference = _difference(paired_steps(*times)[0], 1, "steps")
     yield f"medians {' against '.join(map(median_text, times))}, over its seeds {difference} ({{model}})"
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from dara.analysis.compare import Crossings, compare_crossings, compared_pairs, energy_shares
+from dara.analysis.crossing import CrossingTimes, Kind, median_step, median_text, times_of
 from dara.analysis.intervals import wilson_interval
-from dara.analysis.survival import CrossingTimes, Kind, median_step, median_text, times_of
 from dara.analysis.tables.render import MISSING, Table, number, saved_text, with_interval
 from dara.analysis.view import Setting, View, missing_data
 from dara.analysis.view_runs import RunsView

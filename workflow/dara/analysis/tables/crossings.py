@@ -8,14 +8,21 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from dara.analysis.crossing import HOLD, first_crossing
+from dara.analysis.crossing import (
+    HOLD,
+    CrossingEvent,
+    CrossingTimes,
+    first_crossing,
+    median_step,
+    median_text,
+    speed_up,
+    times_of,
+)
 from dara.analysis.intervals import median, wilson_interval
 from dara.analysis.names import BASELINE, ENGINES
-from dara.analysis.speed_up import speed_up
-from dara.analysis.survival import CrossingTimes, median_step, median_text, times_of
 from dara.analysis.tables.render import MISSING, Table, number, saved_text, signed
 from dara.analysis.tables.rows import setting_cells, setting_columns, title_of
-from dara.analysis.view import Mark, Setting, View, missing_data, name_of
+from dara.analysis.view import Setting, View, missing_data, name_of
 from dara.analysis.view_runs import RunsView
 
 KINDS = ("first", "stable")
@@ -99,7 +106,7 @@ def curve_crossing(view: View, reward: str, threshold: float, method: str, setti
     return math.nan if step is None else float(curve.index[step - 1])
 
 
-def _cells(marks: dict[str, list[Mark]], planned: Sequence[int | None]) -> dict[str, object]:
+def _cells(marks: dict[str, list[CrossingEvent]], planned: Sequence[int | None]) -> dict[str, object]:
     """Return the cells of one method and RAW (NaN without a run), which is of the last kind."""
     decisive = list(marks.values())[-1]
     raw = dict.fromkeys(RAW, math.nan)
@@ -120,13 +127,13 @@ def _cells(marks: dict[str, list[Mark]], planned: Sequence[int | None]) -> dict[
     return cells | {"Reached (%)": reached} | raw
 
 
-def _median(marks: Sequence[Mark]) -> float:
+def _median(marks: Sequence[CrossingEvent]) -> float:
     """Return the median crossing; NaN if the middle run did not cross, or there is no run."""
     found = median([math.inf if mark.step is None else mark.step for mark in marks]) if marks else math.nan
     return found if math.isfinite(found) else math.nan
 
 
-def _texts(marks: Sequence[Mark], planned: Sequence[int | None]) -> list[str]:
+def _texts(marks: Sequence[CrossingEvent], planned: Sequence[int | None]) -> list[str]:
     """Return one text for each planned run, `?` for a missing one."""
     left = list(marks)
     texts = []
