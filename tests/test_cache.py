@@ -13,7 +13,6 @@ import pytest
 
 from dara.cache import holds_run, holds_scores, store
 from dara.config import Benchmark
-from dara.cost import cost
 from dara.evaluation.records import (
     CACHED_RESPONSES,
     IDENTITY,
@@ -25,20 +24,19 @@ from dara.evaluation.records import (
     write_responses,
 )
 from dara.files import gzipped, read_text
-from dara.loading import ConfigurationError, merge, read_yaml
+from dara.loading import ConfigurationError
 from dara.plan import WorkflowPlan
 from dara.registries import definition
 from dara.runs import evaluation_id
 from dara.specs import RunSpec
-from dara.store import canonical_json
-from project import ROOT
+from dara.status import cost
+from dara.store import canonical_json, checksums
+from project import planned
 
 
-def workflow(root: Path, results: Path, reuse: str) -> WorkflowPlan:
-    """The smoke preset of a copied configuration, with results elsewhere."""
-    files = [root / "config/config.yaml", root / "config/presets/smoke.yaml"]
-    values = merge(read_yaml(files[0]), read_yaml(files[1])) | {"results": str(results), "reuse": reuse}
-    return WorkflowPlan.load(root, values, files[1:])
+def workflow(results: Path, reuse: str) -> WorkflowPlan:
+    """The smoke preset with results elsewhere."""
+    return planned("smoke", results=str(results), reuse=reuse)
 
 
 def finish(flow: WorkflowPlan, name: str, spec: RunSpec | None, benchmark: Benchmark) -> None:
@@ -55,15 +53,11 @@ def finish(flow: WorkflowPlan, name: str, spec: RunSpec | None, benchmark: Bench
     table = "".join(["step,case\n", *(f"{step},1\n" for step in steps)]).encode()
     (out / SCORE_TABLE).write_bytes(gzipped(table))
     made = {"checkpoints": {str(step): {} for step in steps}}
-    for file in (IDENTITY, RESPONSES):
-        (out / file).write_text(json.dumps(made))
-    record = {
-        "scorer": {"scorer": definition(benchmark.name).scorer_version},
-        "length_limit": benchmark.length_limit,
-        "seconds": benchmark.seconds_per_case,
-    }
-    content = {"scorer": record, "steps": steps, "scores_sha256": hashlib.sha256(table).hexdigest(), "responses": made}
-    (out / SCORES).write_text(json.dumps(content))
+    scorer = {"scorer": {"scorer": definition(benchmark.name).scorer_version}}
+    scorer |= {"length_limit": benchmark.length_limit, "seconds": benchmark.seconds_per_case}
+    content = {"scorer": scorer, "steps": steps, "scores_sha256": hashlib.sha256(table).hexdigest(), "responses": made}
+    for file in (IDENTITY, RESPONSES, SCORES):
+        (out / file).write_text(json.dumps(content if file == SCORES else made))
 
 
 def keep(flow: WorkflowPlan, name: str) -> Path:
@@ -77,7 +71,7 @@ def keep(flow: WorkflowPlan, name: str) -> Path:
 @pytest.fixture
 def cached(tmp_path) -> Path:
     """A results directory whose cache holds all runs and base models of the smoke preset."""
-    flow = workflow(ROOT, tmp_path / "results", "none")
+    flow = workflow(tmp_path / "results", "none")
     for name in flow.evaluated:
         keep(flow, name)
     shutil.rmtree(flow.paths.root)
@@ -85,26 +79,25 @@ def cached(tmp_path) -> Path:
 
 
 def test_only_takes_everything_from_the_cache_and_none_takes_nothing(cached):
-    flow = workflow(ROOT, cached, "only")
+    flow = workflow(cached, "only")
     assert flow.cached == set(flow.matrix.runs)
     assert flow.cached_bases == set(flow.bases)
     assert all(Path(flow.manifest(run)).is_file() for run in flow.matrix.runs)
     assert all(Path(file).is_file() for file in flow.scored)
-    flow = workflow(ROOT, cached, "none")
+    flow = workflow(cached, "none")
     assert (flow.cached, flow.cached_bases) == (set(), set())
     name = next(iter(flow.matrix.runs))  # it still finds scores of its own, as after a restart
     assert not flow.is_scored(name, flow.benchmarks_of(name)[0])
     finish(flow, name, flow.matrix.runs[name], flow.benchmarks_of(name)[0])
-    assert workflow(ROOT, cached, "none").is_scored(name, flow.benchmarks_of(name)[0])
+    assert workflow(cached, "none").is_scored(name, flow.benchmarks_of(name)[0])
 
 
 def test_a_run_is_a_handful_of_small_files_that_pandas_reads(cached):
-    flow = workflow(ROOT, cached, "only")
+    flow = workflow(cached, "only")
     name = next(iter(flow.matrix.runs))
     directory, evaluation = flow.run_directory(name), evaluation_id(flow.benchmarks_of(name)[0])
-    files = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
     own = [f"{evaluation}/{file}" for file in (CACHED_RESPONSES, SCORE_TABLE, SCORES)]
-    assert files == [*own, "manifest.json", "metrics.jsonl.gz", "spec.json"]
+    assert [*checksums(directory)] == [*own, "manifest.json", "metrics.jsonl.gz", "spec.json"]
     assert gzip.decompress((directory / "metrics.jsonl.gz").read_bytes()) == b'{"step": 1}\n'
     assert read_text(directory / "metrics.jsonl") == '{"step": 1}\n'
     responses = pd.read_json(directory / evaluation / CACHED_RESPONSES, lines=True)
@@ -115,16 +108,14 @@ def test_a_run_is_a_handful_of_small_files_that_pandas_reads(cached):
 
 
 def test_the_same_results_are_the_same_bytes(cached, tmp_path):
-    again = workflow(ROOT, tmp_path / "again", "none")
+    again = workflow(tmp_path / "again", "none")
     name = next(iter(again.matrix.runs))
-    first, second = workflow(ROOT, cached, "only").paths.cached_run(name), keep(again, name)
-    files = sorted(path.relative_to(first) for path in first.rglob("*") if path.is_file())
-    assert files == sorted(path.relative_to(second) for path in second.rglob("*") if path.is_file())
-    assert all((first / file).read_bytes() == (second / file).read_bytes() for file in files)
+    first, second = workflow(cached, "only").paths.cached_run(name), keep(again, name)
+    assert checksums(first) == checksums(second) != {}
 
 
 def test_another_specification_is_ignored_with_a_message(cached, caplog):
-    flow = workflow(ROOT, cached, "matching")
+    flow = workflow(cached, "matching")
     name, spec = next(iter(flow.matrix.runs.items()))
     directory, evaluation = flow.paths.cached_run(name), flow.matrix.evaluations[name]
     assert holds_run(directory, spec, evaluation)
@@ -145,7 +136,7 @@ def test_another_specification_is_ignored_with_a_message(cached, caplog):
 
 @pytest.mark.parametrize("changes", [{"samples": 16}, {"length_limit": 7}, {"seconds_per_case": 7.0}])
 def test_scores_of_another_evaluation_are_not_taken(cached, caplog, changes):
-    flow = workflow(ROOT, cached, "matching")
+    flow = workflow(cached, "matching")
     name, spec = next(iter(flow.matrix.runs.items()))
     other = {benchmark.model_copy(update=changes): (3, 6) for benchmark in flow.benchmarks_of(name)}
     assert not holds_run(flow.paths.cached_run(name), spec, other)
@@ -154,7 +145,7 @@ def test_scores_of_another_evaluation_are_not_taken(cached, caplog, changes):
 
 
 def test_scores_of_the_steps_that_are_asked_for_are_enough(cached, caplog):
-    flow = workflow(ROOT, cached, "matching")
+    flow = workflow(cached, "matching")
     name, spec = next(iter(flow.matrix.runs.items()))
     directory, (benchmark,) = flow.paths.cached_run(name), flow.benchmarks_of(name)
     manifest = directory / evaluation_id(benchmark) / SCORES
@@ -171,7 +162,7 @@ def test_scores_of_the_steps_that_are_asked_for_are_enough(cached, caplog):
 
 def test_responses_in_the_cache_are_scored_again_by_a_newer_scorer(cached, monkeypatch):
     monkeypatch.setattr("dara.evaluation.bfcl.LAPTOP_TOOLS", replace(definition("laptop_tools"), scorer_version=9))
-    flow = workflow(ROOT, cached, "matching")
+    flow = workflow(cached, "matching")
     assert (flow.cached, flow.cached_bases) == (
         set(flow.matrix.runs),
         set(flow.bases),
@@ -185,30 +176,22 @@ def test_responses_in_the_cache_are_scored_again_by_a_newer_scorer(cached, monke
         made = Path(flow.scoring_inputs(SimpleNamespace(run=name, evaluation=evaluation_id(benchmark)))["responses"])
         assert made == (kept / SCORES if name in flow.outdated else again / RESPONSES)
     assert (cost(flow, list(flow.matrix.runs)).jobs, cost(flow, list(flow.matrix.runs)).evaluation_hours) == (3, 0)
-    with pytest.raises(
-        ConfigurationError, match=r"3 runs and base models .* have scores of an older .* `reuse: matching`"
-    ):
-        workflow(ROOT, cached, "only")
+    message = r"3 runs and base models .* have scores of an older .* `reuse: matching`"
+    with pytest.raises(ConfigurationError, match=message):
+        workflow(cached, "only")
     run = min(flow.outdated & flow.cached)
     record = flow.paths.cached_evaluation(run, flow.benchmarks_of(run)[0]) / SCORES
     record.write_text(json.dumps(json.loads(record.read_text()) | {"scorer": {"scorer": {"scorer": 9}}}))
-    assert run not in workflow(ROOT, cached, "matching").outdated
+    assert run not in workflow(cached, "matching").outdated
 
 
-def test_a_base_model_is_scored_again_when_one_of_its_runs_is_trained(cached):
-    flow = workflow(ROOT, cached, "matching")
+def test_a_run_that_is_missing_is_trained_and_its_base_model_scored_again_or_it_is_named(cached):
+    flow = workflow(cached, "matching")
     lost = flow.matrix.experiments["tool_main"][0]
     shutil.rmtree(flow.paths.cached_run(lost))
-    again = workflow(ROOT, cached, "matching")
+    again = workflow(cached, "matching")
     assert again.cached == set(again.matrix.runs) - {lost}
     assert len(again.cached_bases) == 1
-
-
-def test_only_names_what_is_missing(cached):
-    flow = workflow(ROOT, cached, "only")
-    lost = flow.matrix.experiments["math_main"][0]
-    shutil.rmtree(flow.paths.cached_run(lost))
-    with pytest.raises(
-        ConfigurationError, match=rf"1 of 4 runs of preset smoke are not in .*{lost}.*make reproduce PRESET=smoke"
-    ):
-        workflow(ROOT, cached, "only")
+    message = rf"1 of 4 runs of preset smoke are not in .*{lost}.*make reproduce PRESET=smoke"
+    with pytest.raises(ConfigurationError, match=message):
+        workflow(cached, "only")

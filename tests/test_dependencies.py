@@ -101,7 +101,7 @@ def test_a_file_is_code_of_what_it_decides_alone(file, expected):
         made[rule] = {rule: [f"dara.commands.results:{function}"]}
     for prefix, outputs in (("", plan.outputs), ("published_", plan.published)):
         for drawing in outputs.drawings():
-            targets = [f"dara.drawing:{prefix}{drawing.function}", drawing.path]
+            targets = [f"dara.commands.results:{prefix}{drawing.function}", drawing.path]
             made.setdefault(prefix + drawing.kind, {}).update(dict.fromkeys(drawing.command.split()[1:], targets))
     for kind, outputs in made.items():
         found = {name for name, targets in outputs.items() if CODE / file in code_files(*targets)}

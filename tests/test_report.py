@@ -11,14 +11,13 @@ import pandas as pd
 import pytest
 
 from dara.analysis.frames import rows_to_frame, write_frame
-from dara.loading import merge, read_yaml
 from dara.plan import WorkflowPlan
 from dara.report import page as page_module
 from dara.report import write_report
 from dara.report.claims import read_claims
 from dara.report.page import parts, prose, visible
 from dara.store import spec_sha256
-from project import ROOT
+from project import ROOT, planned
 
 
 def test_the_smaller_picture_is_embedded(tmp_path):
@@ -45,11 +44,8 @@ HOSTILE = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>&lt;\x00\u
 @pytest.fixture(scope="module")
 def flow(tmp_path_factory) -> WorkflowPlan:
     """The smoke preset with a run and frames of its own, one run missing, one figure drawn, and labels that are markup."""
-    files = [ROOT / "config/config.yaml", ROOT / "config/presets/smoke.yaml"]
     results = tmp_path_factory.mktemp("report") / "results"
-    flow = WorkflowPlan.load(
-        ROOT, merge(read_yaml(files[0]), read_yaml(files[1])) | {"results": str(results), "reuse": "none"}, files[1:]
-    )
+    flow = planned("smoke", results=str(results), reuse="none")
     shutil.copytree(ROOT / "results/published/data", results / "published/data")
     math = flow.published.experiments["math_main"]
     vars(flow)["published"] = replace(flow.published, experiments={"math_main": math})  # the others take seconds
@@ -183,27 +179,20 @@ def test_the_same_results_give_the_same_bytes(flow, page, tmp_path):
     assert (tmp_path / "again.html").read_text(encoding="utf-8") == page
 
 
-def test_a_specification_that_changed_since_is_said(flow, tmp_path):
+def test_what_is_wrong_with_the_files_of_a_run_is_said(flow, tmp_path):
     run = next(iter(flow.matrix.runs))
-    path = flow.paths.run(run) / "manifest.json"
-    before = path.read_text()
-    path.write_text(json.dumps(json.loads(before) | {"spec_sha256": "ffff0000" * 8}))
+    manifest, samples = (flow.paths.run(run) / name for name in ("manifest.json", "samples.jsonl.gz"))
+    before = manifest.read_bytes(), samples.read_bytes()
     try:
-        found = page_module._run(flow, run, None)
-    finally:
-        path.write_text(before)
-    assert "made from another specification (ffff0000, planned:" in found["missing"][0]
-
-
-def test_a_broken_response_names_its_line(flow, tmp_path):
-    path = flow.paths.run(next(iter(flow.matrix.runs))) / "samples.jsonl.gz"
-    before = path.read_bytes()
-    path.write_bytes(gzip.compress(b'{"step": 1}\n'))
-    try:
+        manifest.write_text(json.dumps(json.loads(before[0]) | {"spec_sha256": "ffff0000" * 8}))
+        (missing,) = page_module._run(flow, run, None)["missing"]
+        assert "made from another specification (ffff0000, planned:" in missing
+        samples.write_bytes(gzip.compress(b'{"step": 1}\n'))
         with pytest.raises(ValueError, match=r"samples\.jsonl\.gz: line 1 has no 'prompt'"):
             write_report(flow, tmp_path / "report.html")
     finally:
-        path.write_bytes(before)
+        manifest.write_bytes(before[0])
+        samples.write_bytes(before[1])
 
 
 def test_numpy_numbers_never_reach_the_page(page):

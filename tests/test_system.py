@@ -1,13 +1,18 @@
-"""What the operating system refuses is one sentence: what, where, and what to do."""
+"""What the system refuses is one sentence: what, where, what to do. A job stops when its Snakemake is gone, and only then."""
 
 import errno
 import getpass
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from dara import system
@@ -16,6 +21,10 @@ from dara.places import make_writable
 from dara.preflight import user_errors
 from dara.system import SENTENCES, name_user, sentence
 from dara.training.openrlhf.node import build_directory
+from project import ROOT
+
+PACKAGE = Path(system.__file__).parents[1]
+SECONDS = 30  # deadline of what takes about two
 
 
 def said(capsys, *arguments: str) -> str:
@@ -167,9 +176,140 @@ def test_a_directory_of_another_user():
     user = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups"]
     reading = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
     command = [*user, *reading, sys.executable, "-m", "dara", "config-docs", "--out", "/root/keys.md"]
-    here = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(system.__file__).parents[1])}
+    here = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PACKAGE)}
     done = subprocess.run(command, env=here, capture_output=True, text=True)
     if "setpriv" in done.stderr:
         pytest.skip(f"this machine changes no user: {done.stderr.strip()}")
     assert done.stderr.startswith("dara: /root/keys.md: this user has no access to it; change its owner or its mode")
     assert done.returncode == 1
+
+
+# --- jobs whose workflow is gone --------------------------------------------------------------------------------------
+
+
+def ancestors(monkeypatch, *commands: list[str], hangup=signal.SIG_DFL) -> list[SimpleNamespace]:
+    """Make these command lines the ancestors of this process, the nearest first, above them process 1."""
+    lines = {100 - i: command for i, command in enumerate(commands)} | {1: ["/sbin/init"]}
+    processes = [SimpleNamespace(pid=pid, cmdline=lambda line=line: line) for pid, line in lines.items()]
+    monkeypatch.setattr(system.psutil, "Process", lambda: SimpleNamespace(parents=lambda: processes))
+    monkeypatch.setattr(system.signal, "getsignal", lambda number: hangup)
+    return processes
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (["/usr/bin/python3.11", "/env/bin/snakemake", "--cores", "2"], True),
+        (["/env/bin/python", "-m", "snakemake", "--snakefile", "Snakefile"], True),
+        (["snakemake", "-n"], True),
+        (["bash", "-c", "snakemake --cores 2"], False),
+        (["vim", "snakemake"], False),
+        (["make", "laptop"], False),
+        ([], False),
+    ],
+)
+def test_snakemake_is_told_by_its_command_line(command, expected):
+    assert system.is_snakemake(command) is expected
+
+
+JOB, MAIN = ["python", "-m", "snakemake", "--mode", "subprocess"], ["python", "/env/bin/snakemake"]
+
+
+@pytest.mark.parametrize(
+    ("commands", "hangup", "watched"),
+    [
+        ([["bash", "-c", "dara train"], JOB, ["sh"], MAIN, ["make"], ["bash"]], signal.SIG_DFL, 4),  # no login shell
+        ([["bash"], ["sshd"]], signal.SIG_DFL, 1),  # without Snakemake the direct parent
+        ([["bash"], ["sshd"]], signal.SIG_IGN, 0),  # nohup
+        ([], signal.SIG_IGN, 0),  # an orphan
+        ([["sh"], MAIN], signal.SIG_IGN, 2),  # nohup below Snakemake
+    ],
+)
+def test_the_ancestors_up_to_the_topmost_snakemake_are_watched(monkeypatch, commands, hangup, watched):
+    processes = ancestors(monkeypatch, *commands, hangup=hangup)
+    assert system.watched_processes() == processes[:watched]
+    if not watched:
+        system.stop_with_parent()
+        assert not any(thread.name == "parent-watch" for thread in threading.enumerate())
+
+
+SNAKEMAKE = "import subprocess, sys; subprocess.run(['sh', '-c', sys.argv[1]])"
+TRAINER = """
+import os, signal
+from dara.system import stop_with_parent
+stop_with_parent()
+print(os.getpid(), flush=True)
+signal.pause()
+"""
+
+
+def test_a_killed_snakemake_ends_the_trainer_below_its_shell(tmp_path):
+    (tmp_path / "snakemake").write_text(SNAKEMAKE)
+    (tmp_path / "trainer.py").write_text(TRAINER)
+    shell = f"{sys.executable} {tmp_path / 'trainer.py'}; exit $?"  # `exit` keeps the shell between the two
+    snakemake = subprocess.Popen(
+        [sys.executable, tmp_path / "snakemake", shell],
+        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    trainer = psutil.Process(int(snakemake.stdout.readline()))
+    shell_process = trainer.parent()
+    assert shell_process.name() == "sh"
+    assert shell_process.parent().pid == snakemake.pid
+    snakemake.send_signal(signal.SIGKILL)
+    snakemake.wait()
+    gone, alive = psutil.wait_procs([trainer, shell_process], timeout=SECONDS)
+    for process in alive:
+        process.kill()
+    assert not alive
+    assert len(gone) == 2
+    assert "which started this job, is gone" in snakemake.stderr.read()
+
+
+def test_a_finished_process_is_not_alive():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    watched, deadline = psutil.Process(process.pid), time.monotonic() + SECONDS
+    while system.is_alive(watched) and time.monotonic() < deadline:
+        pass
+    assert not system.is_alive(watched), "a zombie counts as gone"
+    process.wait()
+    assert system.is_alive(psutil.Process())
+
+
+CHECK = (
+    f"import sys; from dara.cli import main; sys.argv = ['dara', '--root', {str(ROOT)!r}, 'check-config']; main(); "
+    "import signal; signal.pause()"
+)
+
+
+def test_a_job_whose_workflow_died_before_it_started_ends_at_once():
+    """Its shell waits for it and lives on; only the mark that the workflow left can tell."""
+    mark = "from dara.system import workflow_mark; print(workflow_mark())"
+    here = {**os.environ, "PYTHONPATH": str(PACKAGE)}
+    ended = subprocess.run([sys.executable, "-c", mark], env=here, capture_output=True, text=True, check=True)
+    job = subprocess.run(
+        [sys.executable, "-c", CHECK],
+        env={**here, system.WORKFLOW: ended.stdout.strip()},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert job.returncode == system.EXIT_CODE
+    assert "the workflow, which started this job, is gone" in job.stderr
+
+
+def test_a_workflow_that_lives_and_one_elsewhere_are_not_gone(monkeypatch):
+    monkeypatch.setenv(system.WORKFLOW, system.workflow_mark())
+    assert not system.workflow_is_gone()
+    boot = system.psutil.boot_time()
+    monkeypatch.setattr(system.psutil._pslinux, "boot_time", lambda: boot + 1)  # the clock is set
+    assert not system.workflow_is_gone()
+    host, pid, start = system.workflow_mark().split("/")
+    monkeypatch.setenv(system.WORKFLOW, f"{host}/{pid}/{int(start) - 500}")  # another process with its pid
+    assert system.workflow_is_gone()
+    monkeypatch.setenv(system.WORKFLOW, f"elsewhere/{pid}/1.0")
+    assert not system.workflow_is_gone()
+    monkeypatch.delenv(system.WORKFLOW)
+    assert not system.workflow_is_gone()

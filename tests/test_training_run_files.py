@@ -15,7 +15,7 @@ import types
 import numpy as np
 import pytest
 
-from dara.git import GitError
+from dara.files import GitError
 from dara.training import run as run_files
 from dara.training.run import RunInputs, RunRecord, check_trackers
 from dara.training.step import trackers
@@ -117,11 +117,11 @@ def test_a_run_is_of_the_code_that_started_it(tmp_path, monkeypatch):
     """Publishing what an older commit trained does not make it a run of today's."""
     out, work = tmp_path / "out", tmp_path / "work"
     write(work, record(4))
-    monkeypatch.setattr(run_files, "git_commit", lambda _: "a" * 40)
+    monkeypatch.setattr(run_files, "commit", lambda _: "a" * 40)
     run_files.record_start(work, 0, ("numpy",))
-    monkeypatch.setattr(run_files, "git_commit", lambda _: "b" * 40)
+    monkeypatch.setattr(run_files, "commit", lambda _: "b" * 40)
     run_files.record_start(work, 2, ("numpy",))
-    monkeypatch.setattr(run_files, "git_commit", lambda _: "c" * 40)
+    monkeypatch.setattr(run_files, "commit", lambda _: "c" * 40)
     run_files.publish(out, work, SPEC, record(4), inputs={})
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["git_commit"] == "a" * 40
@@ -145,15 +145,15 @@ def test_a_checkpoint_that_somebody_keeps_elsewhere_is_left_as_it_is(tmp_path):
 
 
 def test_a_git_that_refuses_is_no_missing_commit(tmp_path, monkeypatch, caplog, git):
-    assert run_files.git_commit(tmp_path) is None
+    assert run_files.commit(tmp_path) is None
     git(tmp_path, "init", "-q")
     git(tmp_path, "commit", "-q", "--allow-empty", "-m", "x")
-    assert len(run_files.git_commit(tmp_path)) == 40
+    assert len(run_files.commit(tmp_path)) == 40
 
     def refuses(directory):
         raise GitError("git says nothing about it: dubious ownership")
 
-    monkeypatch.setattr(run_files, "git_commit", refuses)
+    monkeypatch.setattr(run_files, "commit", refuses)
     run_files.record_start(tmp_path, 0, ("numpy",))
     [start] = json.loads((tmp_path / run_files.STARTS).read_text())
     assert start["git_commit"] is None

@@ -14,10 +14,9 @@ from pydantic import ValidationError
 
 from dara.evaluation.records import CACHED_RESPONSES, SCORE_TABLE, SCORES, collected_responses, covers
 from dara.files import gzipped, read_json
-from dara.manifests import saved_steps
 from dara.runs import Evaluation, evaluation_id
 from dara.specs import Benchmark, RunSpec
-from dara.store import assembled, spec_sha256
+from dara.store import assembled, saved_steps, spec_sha256
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +55,8 @@ def holds_run(cached: Path, spec: RunSpec, evaluation: Evaluation) -> bool:
     if spec_sha256(made) != spec_sha256(spec) or not (cached / "manifest.json").is_file():
         log.warning("%s is ignored: it is incomplete, or its specification is another", cached)
         return False
-    saved = saved_steps(cached / "manifest.json")  # a diverged run has fewer steps than planned
-    return holds_scores(cached, {one: [step for step in steps if step in saved] for one, steps in evaluation.items()})
+    saved = {*saved_steps(cached / "manifest.json")}  # a diverged run has fewer steps than planned
+    return holds_scores(cached, {one: sorted(saved & {*steps}) for one, steps in evaluation.items()})
 
 
 def holds_scores(cached: Path, evaluation: Mapping[Benchmark, Sequence[int]]) -> bool:
@@ -69,19 +68,12 @@ def holds_scores(cached: Path, evaluation: Mapping[Benchmark, Sequence[int]]) ->
         if (cached / "scores").is_dir():
             log.warning("%s is ignored: an older version wrote it; run the preset again with it, or delete it", cached)
             return False
-        if not _scored_as(directory, settings):
+        scorer = read_json(directory / SCORES)["scorer"] if (directory / SCORES).is_file() else None
+        wanted = {"length_limit": settings.length_limit, "seconds": settings.seconds_per_case}
+        if scorer is None or any(scorer.get(key, value) != value for key, value in wanted.items()):
             log.warning("%s is ignored: its scores were made with other settings of %s", cached, settings.name)
             return False
         if not covers(directory, steps):
             log.warning("%s is ignored: it has no scores of %s at each of %s", cached, settings.name, list(steps))
             return False
     return True
-
-
-def _scored_as(directory: Path, settings: Benchmark) -> bool:
-    """Return whether scores in a directory, whose responses have these settings, were made with them too."""
-    if not (directory / SCORES).is_file():
-        return False
-    scorer = read_json(directory / SCORES)["scorer"]
-    wanted = {"length_limit": settings.length_limit, "seconds": settings.seconds_per_case}
-    return all(scorer.get(key, value) == value for key, value in wanted.items())

@@ -1,39 +1,36 @@
 """Deletion of unneeded work in scratch, by two rules; results, also cached and published ones, are never touched.
 
-1. Of a finished run (`finished`): files needed only to resume (optimiser states). Once the run has all scores that the
-presets planning it ask for (benchmarks, steps, and the preset's current settings), also all checkpoints but the last.
-Results of a preset that no longer plans the run count with the evaluations they have. The scores stay; another
-benchmark or more steps need the run trained again.
-
+1. Of a finished run (`finished`): files needed only to resume (optimiser states). Once it has all scores that the
+presets planning it ask for (benchmarks, steps, current settings), also all checkpoints but the last; results of one
+that no longer plans it count with the evaluations they have. Another benchmark or more steps need it trained again.
 2. All work of a run that is not finished and that no preset plans any more, unless a workflow runs here (`unplanned`).
 Presets are the files in config/presets/ and every results/*/configuration.json.
 
-A run that is being trained is left alone, and so is work that belongs to other results too or has no recorded owner
-(`owners`). `scratch`, `results` and `results/<preset>` may be links to other disks. Any other link belongs to somebody:
-the link itself is deleted where a directory in its place would be, and nothing is deleted through it.
-
-Only `clean_results` deletes results: those of one preset, on request.
+A run that is being trained is left alone, and so is work that belongs to other results too or has no recorded owner.
+`scratch`, `results` and `results/<preset>` may be links to other disks. Any other link belongs to somebody: the link
+itself is deleted where a directory in its place would be, and nothing is deleted through it. Only `clean_results`
+deletes results: those of one preset, on request.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from dara import git
+from dara import files
 from dara.config import Configuration
-from dara.evaluation.records import IDENTITY, RESPONSES, SCORES, covers, responses_manifest
-from dara.files import read_json, remove
-from dara.loading import load_all_presets, load_configuration, merge, read_yaml
+from dara.evaluation.records import IDENTITY, RESPONSES, SCORES, covers
+from dara.files import read_json
+from dara.loading import load_all_presets, load_preset
 from dara.plan import WorkflowPlan
 from dara.preflight import WORKFLOW_LOCK
 from dara.runs import Evaluation, evaluation_id, joined, plan_runs
-from dara.status import is_held
-from dara.store import LockedError, directory_lock, reason_to_keep
+from dara.store import LockedError, directory_lock, is_held, reason_to_keep
 from dara.training.openrlhf.command import STATES, output_of
 from dara.training.run import RESUME_ONLY, checkpoints
 
@@ -46,19 +43,15 @@ MADE = re.compile(
     "benchmarks|data|figures|inputs|logs|models|runs|scores|tables"
 )
 """Files that a workflow writes in `results/<preset>/`, and files left half-written by a killed process."""
-RULES = ("finished", "unplanned", "results")
-
-Plans = Mapping[str, Evaluation]
-"""Preset -> the evaluation that it plans for a run."""
+KEPT = "kept"
 
 
-@dataclass(frozen=True)
-class Removal:
-    """A file or directory to delete, with the rule and its size in bytes."""
+class Entry(NamedTuple):
+    """A file or directory to delete, with the rule: finished, unplanned or results; or KEPT, with the reason."""
 
     rule: str
     path: Path
-    size: int
+    why: str = ""
 
 
 def clean(plan: WorkflowPlan, *, dry_run: bool) -> str:
@@ -67,18 +60,15 @@ def clean(plan: WorkflowPlan, *, dry_run: bool) -> str:
     With `dry_run`, delete nothing. Returns a table of what is (or would be) deleted, with sizes, and of what is kept
     because it belongs to other results.
     """
-    removals = find(plan)
-    if not dry_run:
-        for removal in removals:
-            _remove(removal, plan)
-    kept = [kept_line(work, why) for work in _works(plan) if (why := reason_to_keep(work, plan.paths.results))]
-    return "\n".join([*kept, table(removals, dry_run=dry_run)])
+    reasons = {work: reason_to_keep(work, plan.paths.results) for work in _works(plan)}
+    kept = [Entry(KEPT, work, why) for work, why in reasons.items() if why]
+    return _carry_out(plan, [*kept, *find(plan)], dry_run)
 
 
-def find(plan: WorkflowPlan) -> list[Removal]:
+def find(plan: WorkflowPlan) -> list[Entry]:
     """Return what the rules allow to delete, sorted by path."""
     planned = planned_evaluations(plan)
-    found: list[Removal] = []
+    found: list[Entry] = []
     for work in _works(plan):
         if is_held(work / "lock") or reason_to_keep(work, plan.paths.results):
             continue
@@ -86,8 +76,8 @@ def find(plan: WorkflowPlan) -> list[Removal]:
         if manifests:
             found += _finished(work, manifests, planned.get(work.name, {}))
         elif work.name not in planned and not is_held(WORKFLOW_LOCK):
-            found.append(Removal("unplanned", work, size_of(work)))
-    return [removal for removal in found if not _through_link(removal.path, plan.paths.scratch)]
+            found.append(Entry("unplanned", work))
+    return [entry for entry in found if not _through_link(entry.path, plan.paths.scratch)]
 
 
 def clean_results(plan: WorkflowPlan, *, dry_run: bool) -> str:
@@ -103,14 +93,9 @@ def clean_results(plan: WorkflowPlan, *, dry_run: bool) -> str:
     _check_deletable(plan)
     try:
         with directory_lock(WORKFLOW_LOCK.parent, seconds=0):
-            found = list(_of_preset(plan))
-            removals = [entry for entry in found if isinstance(entry, Removal)]
-            for removal in () if dry_run else removals:
-                _remove(removal, plan)
+            return _carry_out(plan, [*_of_preset(plan)], dry_run)
     except LockedError as error:
         raise ValueError(f"results are deleted when no workflow runs here: {error}") from None
-    kept = [entry for entry in found if isinstance(entry, str)]
-    return "\n".join([*kept, table(removals, dry_run=dry_run)])
 
 
 def _check_deletable(plan: WorkflowPlan) -> None:
@@ -127,51 +112,45 @@ def _check_deletable(plan: WorkflowPlan) -> None:
     if same:
         raise ValueError(f"{root} and {same[0]} are one directory; nothing is deleted, remove one of the links first")
     try:
-        kept = git.tracked(root) + (git.tracked(root.parent, root.name) if root.is_symlink() else [])
-    except git.GitError as error:
+        kept = files.tracked(root) + (files.tracked(root.parent, root.name) if root.is_symlink() else [])
+    except files.GitError as error:
         raise ValueError(f"{error}. Files of {root} may be kept in it: nothing is deleted before git answers") from None
     if kept:
-        raise ValueError(
-            f"{root} holds {len(kept)} files that are kept in git (the first: {kept[0]}); nothing is deleted"
-        )
+        first = f"(the first: {kept[0]})"
+        raise ValueError(f"{root} holds {len(kept)} files that are kept in git {first}; nothing is deleted")
     running = [path.name for path in root.glob("runs/*") if is_held(plan.paths.scratch / path.name / "lock")]
     if running:
         raise ValueError(f"{running[0]} is training; results are deleted when none of their runs is")
 
 
-def _of_preset(plan: WorkflowPlan) -> Iterator[Removal | str]:
-    """Yield what `clean_results` deletes, the results last, and a line for each path that it keeps."""
-    root, scratch = plan.paths.root, plan.paths.scratch
+def _of_preset(plan: WorkflowPlan) -> Iterator[Entry]:
+    """Yield what `clean_results` deletes, the results last, and what it keeps."""
+    root, scratch, results = plan.paths.root, plan.paths.scratch, plan.paths.results
     needed = _needed_elsewhere(plan)
     # Base models have no record of who starts from them.
     outside = not scratch.resolve().is_relative_to(Path.cwd())
-    shared = outside or any(reason_to_keep(work, plan.paths.results) for work in _works(plan))
-    for path in sorted(root.glob("runs/*")):
-        work = scratch / path.name
-        if not work.is_dir():
-            continue
-        why = reason_to_keep(work, plan.paths.results) or needed.get(path.name)
-        yield kept_line(work, why) if why else Removal("results", work, size_of(work))
-    for path in sorted(root.glob("models/*")):
-        model = scratch / "models" / path.name
-        if not model.is_dir() or _through_link(model, scratch):
-            continue
-        why = "other work in scratch may start from it" if shared else needed.get(path.name)
-        yield kept_line(model, why) if why else Removal("results", model, size_of(model))
+    shared = outside or any(reason_to_keep(work, results) for work in _works(plan))
+    runs = [scratch / path.name for path in sorted(root.glob("runs/*"))]
+    models = [scratch / "models" / path.name for path in sorted(root.glob("models/*"))]
+    reasons = {work: reason_to_keep(work, results) for work in runs}
+    reasons |= dict.fromkeys(models, "other work in scratch may start from it" if shared else None)
+    for work, reason in reasons.items():
+        if work.is_dir() and not _through_link(work, scratch):
+            why = reason or needed.get(work.name)
+            yield Entry(KEPT, work, why) if why else Entry("results", work)
     found = sorted(root.iterdir()) if root.is_dir() else []
     foreign = [path for path in found if not MADE.fullmatch(path.name)]
-    yield from (kept_line(path, "no workflow made it") for path in foreign)
+    yield from (Entry(KEPT, path, "no workflow made it") for path in foreign)
     removed = [path for path in found if path not in foreign] if foreign else [root] if found else []
-    yield from (Removal("results", path, size_of(path)) for path in removed)
+    yield from (Entry("results", path) for path in removed)
 
 
 def _needed_elsewhere(plan: WorkflowPlan) -> dict[str, str]:
     """Return run or base model -> owner, for those that other presets with results here have or plan."""
     own, needed = plan.paths.root, {}
-    for path in sorted(plan.paths.results.glob("*/*/*")):
-        if path.parent.name in ("runs", "models") and path.parents[1] != own:
-            needed[path.name] = f"{path.parents[1]} has it too"
-    for configuration in configurations(plan):
+    others = [path for kind in ("models", "runs") for path in plan.paths.results.glob(f"*/{kind}/*")]
+    needed |= {path.name: f"{path.parents[1]} has it too" for path in sorted(others) if path.parents[1] != own}
+    for configuration in _configurations(plan):
         results = plan.paths.results / configuration.preset.preset
         if results != own and results.is_dir():
             matrix = plan_runs(configuration)
@@ -179,24 +158,20 @@ def _needed_elsewhere(plan: WorkflowPlan) -> dict[str, str]:
     return needed
 
 
-def configurations(plan: WorkflowPlan) -> list[Configuration]:
+def _configurations(plan: WorkflowPlan) -> list[Configuration]:
     """Return the presets: those of config/presets/, of this workflow, and of earlier workflows here.
 
     Raises ConfigurationError if a results/<preset>/configuration.json is no longer readable: its plan must be known
     before anything is deleted.
     """
-    found: list[Configuration] = [plan.configuration, *load_all_presets(plan.root).values()]
-    default = plan.root / "config" / "config.yaml"
-    for path in sorted(plan.paths.results.glob("*/configuration.json")):
-        values = merge(read_yaml(default), read_json(path))
-        found.append(load_configuration(plan.root, values, [default, path]))
-    return found
+    earlier = [load_preset(plan.root, path) for path in sorted(plan.paths.results.glob("*/configuration.json"))]
+    return [plan.configuration, *load_all_presets(plan.root).values(), *earlier]
 
 
 def planned_evaluations(plan: WorkflowPlan) -> dict[str, dict[str, Evaluation]]:
-    """Return run -> preset -> planned evaluation, for all presets. See `configurations` for errors."""
+    """Return run -> preset -> planned evaluation, for all presets. See `_configurations` for errors."""
     planned: dict[str, dict[str, Evaluation]] = {}
-    for configuration in configurations(plan):
+    for configuration in _configurations(plan):
         matrix, name = plan_runs(configuration), configuration.preset.preset
         for run in matrix.runs:
             plans = planned.setdefault(run, {})
@@ -205,13 +180,9 @@ def planned_evaluations(plan: WorkflowPlan) -> dict[str, dict[str, Evaluation]]:
 
 
 def _works(plan: WorkflowPlan) -> list[Path]:
-    """Return the directories of runs in scratch, sorted."""
-    return sorted(path for path in plan.paths.scratch.glob("*") if _is_run(path))
-
-
-def _is_run(path: Path) -> bool:
-    """Return whether a directory of the scratch is the work of a run: only those have these files."""
-    return (path / "inputs.json").is_file() and (path / "lock").is_file() and not (path / "lock").is_symlink()
+    """Return the directories of runs in scratch, sorted: only those have these files."""
+    found = sorted(path.parent for path in plan.paths.scratch.glob("*/inputs.json") if path.is_file())
+    return [path for path in found if (path / "lock").is_file() and not (path / "lock").is_symlink()]
 
 
 def _through_link(path: Path, base: Path) -> bool:
@@ -219,28 +190,27 @@ def _through_link(path: Path, base: Path) -> bool:
     return any(above.is_symlink() for above in path.parents if above != base and above.is_relative_to(base))
 
 
-def _finished(work: Path, manifests: list[Path], plans: Plans) -> list[Removal]:
-    """Return what rule 1 deletes of a run. plans: its planned evaluations, empty if no preset plans it."""
+def _finished(work: Path, manifests: list[Path], plans: Mapping[str, Evaluation]) -> list[Entry]:
+    """Return what rule 1 deletes of a run. plans: preset -> planned evaluation, empty if no preset plans the run."""
     content = read_json(manifests[0])
     if content["outcome"] != "completed":  # a diverged run is rare, and kept for inspection
         return []
     saved = checkpoints(work)
-    scored = _scored(manifests, content["checkpoints"], plans)
-    removed = [step for step in saved if step != max(saved)] if scored else []
+    removed = [*saved][:-1] if _scored(manifests, content["checkpoints"], plans) else []
     names = [name for name in RESUME_ONLY if name != KEPT_TO_PUBLISH or removed]
-    left = [saved[step] / name for step in saved if step not in removed for name in names]
+    left = [path / name for step, path in saved.items() if step not in removed for name in names]
     # The empty directory of a state stays, so that the finished run can be published again.
     states = sorted((output_of(work) / STATES).glob("global_step*/*"))
     paths = [*(saved[step] for step in removed), *(path for path in left if path.is_file()), *states]
-    return [Removal("finished", path, size_of(path)) for path in paths]
+    return [Entry("finished", path) for path in paths]
 
 
-def _scored(manifests: list[Path], saved: Iterable[str], plans: Plans) -> bool:
+def _scored(manifests: list[Path], saved: Iterable[str], plans: Mapping[str, Evaluation]) -> bool:
     """Return whether no checkpoint of a finished run is left to evaluate.
 
     saved: the steps of its manifest. A benchmark that a preset plans must have scored its steps with the preset's
     settings: in the results of the preset or, if the run is not in those, in any results. Results of other presets must
-    have scored all evaluations that they have begun.
+    have scores, and scores of all responses that were begun.
     """
     run, existing = manifests[0].parent.name, {*map(int, saved)}
     scores = {manifest.parents[2].name: manifest.parents[2] / "scores" / run for manifest in manifests}
@@ -249,58 +219,49 @@ def _scored(manifests: list[Path], saved: Iterable[str], plans: Plans) -> bool:
         for benchmark, steps in evaluation.items():
             if not any(covers(place / evaluation_id(benchmark), existing & {*steps}) for place in places):
                 return False
-    others = [place for preset, place in scores.items() if preset not in plans]
-    return all(any(place.glob(f"*/{SCORES}")) and _scored_whole(place) for place in others)
+    for place in (place for preset, place in scores.items() if preset not in plans):
+        made = {path.parent / RESPONSES for name in (IDENTITY, SCORES) for path in place.glob(f"*/{name}")}
+        begun = {file: read_json(file)["checkpoints"] if file.is_file() else None for file in made}
+        whole = (steps is not None and covers(file.parent, map(int, steps)) for file, steps in begun.items())
+        if not any(place.glob(f"*/{SCORES}")) or not all(whole):
+            return False
+    return True
 
 
-def _scored_whole(scores: Path) -> bool:
-    """Return whether every evaluation of a run has scores for all responses that were begun."""
-    begun = {path.parent for name in (IDENTITY, SCORES) for path in scores.glob(f"*/{name}")}
-    return all(
-        (directory / RESPONSES).is_file() and covers(directory, map(int, responses_manifest(directory)["checkpoints"]))
-        for directory in begun
-    )
+def _carry_out(plan: WorkflowPlan, entries: list[Entry], dry_run: bool) -> str:
+    """Delete the entries, unless `dry_run`; return them as lines, the kept ones first, with the sum of each rule."""
+    kept = [f"{KEPT:>9}  {entry.path}: {entry.why}" for entry in entries if entry.rule == KEPT]
+    removals = {entry: size_of(entry.path) for entry in entries if entry.rule != KEPT}
+    lines = [f"{human(size):>9}  {entry.rule:<11}  {entry.path}" for entry, size in removals.items()]
+    sums: Counter[str] = Counter()
+    works = [work for work in _works(plan) if not work.is_symlink()]
+    for entry, size in removals.items():
+        sums[entry.rule] += size
+        if not dry_run:
+            _remove(entry.path, plan.paths.root, next(filter(entry.path.is_relative_to, works), None))
+    parts = [f"{rule} {human(sums[rule])}" for rule in ("finished", "unplanned", "results") if sums[rule]]
+    total = f"{human(sums.total())} {'would be freed' if dry_run else 'freed'}"
+    return "\n".join([*kept, *lines, total + (f" ({', '.join(parts)})" if parts else "")])
 
 
-def _remove(removal: Removal, plan: WorkflowPlan) -> None:
-    """Delete one removal. A run's files are deleted under its lock, so that no training begins meanwhile."""
-    path, scratch = removal.path, plan.paths.scratch
-    work = scratch / path.relative_to(scratch).parts[0] if path.is_relative_to(scratch) else None
-    locked = work is not None and _is_run(work) and not work.is_symlink()
+def _remove(path: Path, root: Path, work: Path | None) -> None:
+    """Delete a path. A run's files are deleted under its lock, so that no training begins meanwhile."""
     try:
-        with directory_lock(work, seconds=0) if locked else nullcontext():
-            if path == plan.paths.root:  # may be a link to another disk; holds only files made by a workflow
-                remove(path.resolve())
-            remove(path)
+        with directory_lock(work, seconds=0) if work else nullcontext():
+            if path == root:  # may be a link to another disk; holds only files made by a workflow
+                files.remove(path.resolve())
+            files.remove(path)
     except LockedError:
         log.warning("%s is left: its training has just begun", path)
 
 
-def kept_line(path: Path, why: str) -> str:
-    """Return a line that names a kept path, and why it is kept."""
-    return f"{'kept':>9}  {path}: {why}"
-
-
 def size_of(path: Path) -> int:
     """Return the bytes of a file, or of all files below a directory; for a link, of the link itself."""
-    files = path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]
-    return sum(file.lstat().st_size for file in files if file.is_symlink() or not file.is_dir())
-
-
-def table(removals: list[Removal], *, dry_run: bool) -> str:
-    """Return the removals as lines, with the sum of each rule."""
-    lines = [f"{human(removal.size):>9}  {removal.rule:<11}  {removal.path}" for removal in removals]
-    sums = {rule: sum(removal.size for removal in removals if removal.rule == rule) for rule in RULES}
-    parts = [f"{rule} {human(size)}" for rule, size in sums.items() if size]
-    verb = "would be freed" if dry_run else "freed"
-    return "\n".join([*lines, f"{human(sum(sums.values()))} {verb}" + (f" ({', '.join(parts)})" if parts else "")])
+    below = path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]
+    return sum(file.lstat().st_size for file in below if file.is_symlink() or not file.is_dir())
 
 
 def human(size: int) -> str:
     """Return bytes with a unit: 1.5 GB."""
-    value = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} TB"
+    power = min((len(str(size)) - 1) // 3, 4)
+    return f"{size / 1000**power:.1f} {' kMGT'[power]}B" if power else f"{size} B"

@@ -14,8 +14,7 @@ import typer
 
 import dara
 from dara.commands import jobs, look, results
-from dara.orphan_guard import EXIT_CODE, stop_with_parent
-from dara.system import name_user, sentence, whole_output
+from dara.system import EXIT_CODE, name_user, sentence, stop_with_parent, whole_output
 from dara.training.stopping import OutOfTime
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,11 +27,7 @@ COMMANDS: dict[Callable, tuple[str, str, str]] = {
     look.check_method: ("check-method", LOOK, "dara check-method dara_asym"),
     look.config_docs: ("config-docs", LOOK, "dara config-docs --out docs/configuration.md"),
     look.clean: ("clean", HAND, "dara clean --dry-run"),
-    jobs.evaluate: (
-        "evaluate",
-        HAND,
-        "dara evaluate --model DIRECTORY --benchmark bfcl_v4 --limit 50",
-    ),
+    jobs.evaluate: ("evaluate", HAND, "dara evaluate --model DIRECTORY --benchmark bfcl_v4 --limit 50"),
     results.table: ("table", HAND, "dara table crossings results/laptop/configuration.json"),
     results.figure: ("figure", HAND, "dara figure learning crossing results/laptop/configuration.json"),
     results.cache_runs: ("cache-runs", HAND, "dara cache-runs results/laptop/configuration.json --into results/cached"),
@@ -92,9 +87,8 @@ def _add(name: str, function: Callable, group: str, example: str, *, hidden: boo
             raise SystemExit(EXIT_CODE) from None
         except Exception as error:
             places = [value for value in options.values() if isinstance(value, Path)]
-            said = sentence(error, [*places, Path(tempfile.gettempdir())])
-            if isinstance(error, ValueError):
-                said = str(error)
+            of_system = sentence(error, [*places, Path(tempfile.gettempdir())])
+            said = str(error) if isinstance(error, ValueError) else of_system
             if said is None or _debug:
                 raise
             sys.stderr.write(f"dara: {said}\n")

@@ -1,4 +1,4 @@
-"""Atomic writes, reading of plain and gzipped files, and checksums."""
+"""Atomic writes, reading of plain and gzipped files, checksums, and what git says about files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ import io
 import json
 import os
 import shutil
+import subprocess
 import zlib
 from pathlib import Path
 from typing import Any
+
+GIT_SECONDS = 60.0
+
+
+class GitError(ValueError):
+    """A repository exists but git cannot answer; the message has git's reason."""
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
@@ -65,3 +72,41 @@ def sha256(path: Path) -> str:
     """Return the checksum (64 hex digits) of a file."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def commit(directory: Path) -> str | None:
+    """Return the commit of the checkout with `directory`; None without checkout or commit. Raises GitError."""
+    said = _ask_git(
+        directory, "--no-optional-locks", "status", "--porcelain=v2", "--branch", "-uno", "--ignore-submodules"
+    )
+    found = [line.split()[-1] for line in said.splitlines() if line.startswith("# branch.oid")]
+    return found[0] if found and found[0] != "(initial)" else None
+
+
+def tracked(directory: Path, name: str = ".") -> list[str]:
+    """Return the tracked files of `name`, relative to `directory`; empty without a checkout. Raises GitError."""
+    return _ask_git(directory, "ls-files", "-z", "--", name).split("\0")[:-1]
+
+
+def _ask_git(directory: Path, *question: str) -> str:
+    """Return git's answer; empty if no repository holds `directory`. Raises GitError if one does and git fails."""
+    here = directory.resolve()
+    top = next((place for place in (here, *here.parents) if os.path.lexists(place / ".git")), None)
+    if top is None and "GIT_DIR" not in os.environ:
+        return ""
+    # A damaged repository must not be skipped in favour of one further up, which has none of its files.
+    environment = os.environ | ({"GIT_CEILING_DIRECTORIES": str(top.parent)} if top else {})
+    how = {"env": environment, "stdin": subprocess.DEVNULL, "capture_output": True, "timeout": GIT_SECONDS}
+    try:
+        done = subprocess.run(["git", "-C", str(here), *question], encoding="utf-8", errors="replace", **how)
+    except FileNotFoundError:
+        why = "it is not installed"
+    except subprocess.TimeoutExpired:
+        why = f"it did not answer within {GIT_SECONDS:g} seconds"
+    except OSError as error:
+        why = f"it does not start: {error.strerror}"
+    else:
+        if done.returncode == 0:
+            return done.stdout
+        why = " ".join(done.stderr.split()) or f"it ended with status {done.returncode}"
+    raise GitError(f"git says nothing about {directory}, which is in the repository {top or here}: {why}")

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from dara.analysis.figures import FIGURES
 from dara.config import Configuration, Experiment, Matrix, MethodEntry, ModelEntry, Preset, TaskSettings
 from dara.data import SOURCES
+from dara.files import read_json
 from dara.places import DATA, REWARD, check_name, source_file, why_no_directory
 from dara.rewards import check_names
 from dara.specs import Model, OwnData, checkpoint_steps
@@ -132,9 +133,9 @@ def check_experiments(root: Path) -> None:
 
 
 def load_preset(root: Path, path: Path) -> Configuration:
-    """Return the configuration of one preset file on top of config/config.yaml, without a command line."""
-    files = [root / "config" / "config.yaml", path]
-    return load_configuration(root, merge(read_yaml(files[0]), read_yaml(path)), files)
+    """Return the configuration of a preset file or a configuration.json on top of config/config.yaml."""
+    files, read = [root / "config" / "config.yaml", path], read_json if path.suffix == ".json" else read_yaml
+    return load_configuration(root, merge(read_yaml(files[0]), read(path)), files)
 
 
 def load_all_presets(root: Path) -> dict[str, Configuration]:

@@ -35,10 +35,11 @@ Target = tuple[str, str]
 class Drawing:
     """Tables or figures of one kind that one job draws together, as importing libraries takes most of its time.
 
-    rule: its name, the kind and the module. noun: table or figure. function: of `dara.drawing`. command: with which it
-    is called, without its last argument. path: the MODULE:FUNCTION that makes the tables or figures. settings: the
-    configuration files that determine them, so that an edit (a label) redraws them. shown: label and file of each in
-    Snakemake's report, a table's Markdown or a figure's PNG. others: the other files.
+    rule: its name, the kind and the module. noun: table or figure. function: of `dara.commands.results`, after `own_`
+    or `published_`. command: with which it is called, without its last argument. path: the MODULE:FUNCTION that makes
+    the tables or figures. settings: the configuration files that determine them, so that an edit (a label) redraws
+    them. shown: label and file of each in Snakemake's report, a table's Markdown or a figure's PNG. others: the other
+    files.
     """
 
     kind: str

@@ -19,13 +19,12 @@ from dara import cache
 from dara.config import Benchmark, Configuration, Resources
 from dara.evaluation.records import RESPONSES, SCORES, covers, scored_by, steps_made
 from dara.loading import ConfigurationError, check_directories, check_known, check_preset_name, load_configuration
-from dara.manifests import saved_steps
 from dara.outputs import Outputs
 from dara.preflight import check_cached_only, check_preset_of_files, python_of
 from dara.registries import ENGINES, BenchmarkDefinition, Engine, definition
 from dara.runs import Paths, RunMatrix, base_id, data_id, evaluation_id, model_id, plan_runs
 from dara.specs import ModelSpec, RunSpec
-from dara.store import canonical_json
+from dara.store import canonical_json, saved_steps
 
 RUN_FILES = ("metrics.jsonl", "rewards.npz", "samples.jsonl.gz", "timings.json", "manifest.json")
 FRAMES = ("runs", "training_curves", "checkpoint_scores", "score_intervals", "crossings", "energies")

@@ -29,59 +29,34 @@ CHECKPOINT = ("config.json", "*.safetensors", "tokenizer*")
 _HUB_ID = re.compile(r"([\w.-]+/[\w.-]+)@([0-9a-f]{40})")
 
 
-def paper_settings(
-    name: str,
-    *,
-    limit: int | None = None,
-    sampler: str = "transformers",
-    batch_size: int | None = None,
-    samples: int | None = None,
-    max_response_tokens: int | None = None,
-) -> Benchmark:
-    """Return the settings of a benchmark with the paper's decoding, except for the given values.
+def paper_settings(name: str, *, sampler: str = "transformers", **counts: int | None) -> Benchmark:
+    """Return the settings of a benchmark with the paper's decoding, but the given counts (None: the paper's).
 
-    Raises:
-        ValueError: a benchmark that is not in the paper, or an invalid value.
+    counts: limit, batch_size, samples and max_response_tokens. ValueError for a benchmark that is not in the paper, or
+    an invalid value.
     """
-    published = names_of("published")
-    if name not in published:
-        raise ValueError(f"--benchmark {name}: must be one of {', '.join(published)}")
-    if sampler not in BATCH_SIZES:
-        raise ValueError(f"--sampler {sampler}: must be one of {', '.join(BATCH_SIZES)}")
-    counts = {"limit": limit, "batch-size": batch_size, "samples": samples, "max-response-tokens": max_response_tokens}
-    for option, value in counts.items():
-        if value is not None and value < 1:
-            raise ValueError(f"--{option} {value}: must be at least 1")
+    for option, value, known in (("benchmark", name, names_of("published")), ("sampler", sampler, BATCH_SIZES)):
+        if value not in known:
+            raise ValueError(f"--{option} {value}: must be one of {', '.join(known)}")
+    given = {option: count for option, count in counts.items() if count is not None}
+    for option, count in given.items():
+        if count < 1:
+            raise ValueError(f"--{option.replace('_', '-')} {count}: must be at least 1")
     paper = definition(name).paper
-    longest = max_response_tokens or paper["sampling"]["max_response_tokens"]
-    changes = {
-        "name": name,
-        "sampler": sampler,
-        "limit": limit,
-        "batch_size": batch_size or BATCH_SIZES[sampler],
-        "samples": samples or paper["samples"],
-        "sampling": {**paper["sampling"], "max_response_tokens": longest},
-    }
-    return Benchmark.model_validate({**paper, **changes})
+    longest = given.pop("max_response_tokens", paper["sampling"]["max_response_tokens"])
+    own = {"name": name, "sampler": sampler, "limit": None, "batch_size": BATCH_SIZES[sampler]}
+    own["sampling"] = {**paper["sampling"], "max_response_tokens": longest}
+    return Benchmark.model_validate({**paper, **own, **given})
 
 
 def evaluate_model(
-    model: str,
-    benchmark: str,
-    *,
-    limit: int | None,
-    sampler: str,
-    out: Path | None,
-    fetch: Fetch,
-    batch_size: int | None = None,
-    samples: int | None = None,
-    max_response_tokens: int | None = None,
+    model: str, benchmark: str, *, sampler: str, out: Path | None, fetch: Fetch, **counts: int | None
 ) -> str:
     """Evaluate a model; return a table of its scores. An interrupted evaluation is resumed by the same call.
 
     Args:
         model: a directory with a Hugging Face checkpoint, or `OWNER/NAME@REVISION` of the hub (40 digits).
-        benchmark: name of a public benchmark; the other arguments change its settings, see `paper_settings`.
+        benchmark: name of a public benchmark; sampler and counts change its settings, see `paper_settings`.
         out: parent of `<benchmark>-<hash8>`, the directory of responses and scores; None:
             `results/standalone/<name of the model>`.
         fetch: the source of models and data.
@@ -89,40 +64,25 @@ def evaluate_model(
     Raises:
         ValueError: no such model or benchmark, or responses of another sampler or model are in that directory.
     """
-    settings = paper_settings(
-        benchmark,
-        limit=limit,
-        sampler=sampler,
-        batch_size=batch_size,
-        samples=samples,
-        max_response_tokens=max_response_tokens,
-    )
+    settings = paper_settings(benchmark, sampler=sampler, **counts)
     directory = model_directory(model, fetch)
     name = directory.resolve().name if Path(model).is_dir() else model.replace("/", "--")
     out = out or Path("results/standalone") / name
-    _announce(name, settings, out)
-    evaluation = out / evaluation_id(settings)
-    with directory_lock(out / ".lock"):
-        cases_dir = _cases_directory(benchmark, out, fetch)
-        generate_checkpoints({0: directory}, settings, cases_dir, evaluation)
-        score_checkpoints(evaluation, [0], settings, cases_dir)
-    return _summary(model, name, benchmark, evaluation)
-
-
-def _announce(name: str, settings: Benchmark, out: Path) -> None:
     logger.info(
         "%s on %s: %s, sampler %s, at most %d tokens an output; into %s",
         *(name, settings.name, f"at most {settings.limit} cases" if settings.limit else "all cases", settings.sampler),
         *(settings.sampling.max_response_tokens, out),
     )
-
-
-def _summary(model: str, name: str, benchmark: str, out: Path) -> str:
-    """Return a heading, the table of the scores below `out`, and remarks for its reader."""
-    frame = read_scores(out, benchmark, 0)
-    head = f"{model} on {benchmark}: {frame['case'].nunique()} cases, {len(frame)} responses ({out / SCORE_TABLE})"
+    evaluation = out / evaluation_id(settings)
+    with directory_lock(out / ".lock"):
+        cases_dir = bfcl_v4.data_directory() if benchmark == bfcl_v4.NAME else _prepared_cases(benchmark, out, fetch)
+        generate_checkpoints({0: directory}, settings, cases_dir, evaluation)
+        score_checkpoints(evaluation, [0], settings, cases_dir)
+    frame = read_scores(evaluation, benchmark, 0)
+    counted = f"{frame['case'].nunique()} cases, {len(frame)} responses ({evaluation / SCORE_TABLE})"
     table = scores_table(summarise(frame, benchmark), (name, benchmark))
-    return "\n\n".join([head, table, *_remarks(benchmark, set(frame["category"]), out / SCORES)])
+    remarks = _remarks(benchmark, set(frame["category"]), evaluation / SCORES)
+    return "\n\n".join([f"{model} on {benchmark}: {counted}", table, *remarks])
 
 
 def _remarks(benchmark: str, present: Collection[str], scorer: Path) -> list[str]:
@@ -138,10 +98,8 @@ def _remarks(benchmark: str, present: Collection[str], scorer: Path) -> list[str
     return remarks
 
 
-def _cases_directory(benchmark: str, out: Path, fetch: Fetch) -> Path:
-    """Return the directory of the cases: BFCL-v4's in an installed package, others prepared once in `out`."""
-    if benchmark == bfcl_v4.NAME:
-        return bfcl_v4.data_directory()
+def _prepared_cases(benchmark: str, out: Path, fetch: Fetch) -> Path:
+    """Return the directory of the cases, prepared once in `out`; those of BFCL-v4 are in an installed package."""
     from dara.data.prepare import prepare_benchmark
 
     prepared = out / "cases" / benchmark
@@ -180,10 +138,9 @@ def scores_table(metrics: Mapping[str, Metric], key: tuple[str, str]) -> str:
     rows.append(f"|{'-' * (width + 2)}|---------:|------------------|------:|")
     ends = {row["metric"]: (row["low"], row["high"]) for row in score_rows(metrics, key)}
     for name, metric in metrics.items():
-        factor, unit = (1, "  ") if name in definition(key[1]).plain_numbers else (100, " %")
         low, high = ends[name]
+        factor, unit = (1, "  ") if name in definition(key[1]).plain_numbers else (100, " %")
         interval = "" if low is None or low == high else f"{factor * low:6.2f} to {factor * high:6.2f}"
-        rows.append(
-            f"| {name:<{width}} | {factor * metric.score:6.2f}{unit} | {interval:<16} | {len(metric.values):5d} |"
-        )
+        value = f"{factor * metric.score:6.2f}{unit}"
+        rows.append(f"| {name:<{width}} | {value} | {interval:<16} | {len(metric.values):5d} |")
     return "\n".join(rows)

@@ -1,13 +1,8 @@
-"""The artifact store: directories named by the identity of the specification that made their content.
+"""The artifact store: specification -> identity -> directory -> lock, journals, manifest.
 
-specification -> identity -> directory -> lock, journals, manifest. Data sets, base models, runs and evaluations use it:
-
-* `spec_hash` names a directory, so different specifications never share files;
-* `directory_lock` keeps other processes out while files are made, and the kernel releases it when its holder dies;
-* `Journal` keeps work line by line, so a kill loses at most the line that it interrupts;
-* `assembled` gives a directory its name once it is complete;
-* `write_manifest` comes last: a directory without its manifest is not finished;
-* `record_owner` records which results a directory in scratch belongs to, because clones may share scratch.
+Data sets, base models, runs and evaluations are kept so. `spec_hash` names a directory, `directory_lock` keeps other
+processes out, `Journal` keeps work line by line, `assembled` gives a complete directory its name, and `write_manifest`
+comes last. `record_owner` records which results a directory in scratch belongs to, because clones may share scratch.
 """
 
 from __future__ import annotations
@@ -21,10 +16,9 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Generic, Self, TypeVar
+from typing import IO, Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
@@ -41,8 +35,6 @@ HANDOVER_SECONDS = 30
 MANIFEST = "manifest.json"
 OWNERS = "owners.json"
 """File in a run's directory in scratch: the absolute directories into which trainings there publish."""
-
-# --- identity ---------------------------------------------------------------------------------------------------------
 
 
 def canonical_json(spec: BaseModel, *, defaults: bool = True) -> str:
@@ -65,9 +57,6 @@ def spec_hash(spec: BaseModel) -> str:
     return spec_sha256(spec)[:8]
 
 
-# --- lock -------------------------------------------------------------------------------------------------------------
-
-
 class LockedError(ValueError):
     """Another live process holds the lock."""
 
@@ -82,41 +71,39 @@ def directory_lock(directory: Path, *, seconds: float = HANDOVER_SECONDS) -> Ite
     Raises LockedError, naming the holder's process and host, if the lock is still held after `seconds`.
     """
     directory.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + seconds
     with (directory / "lock").open("a+") as file:
-        _acquire(file, directory, time.monotonic() + seconds)
+        while not _locks(file, fcntl.LOCK_EX):
+            if time.monotonic() >= deadline:
+                file.seek(0)
+                holder = json.loads(file.read() or "null")  # it may have locked the file but not yet written to it
+                who = f"process {holder['pid']} on {holder['host']}" if holder else "another process"
+                raise LockedError(f"{directory} is in use by {who}; wait until it ends, or stop it, and start again")
+            time.sleep(POLL_SECONDS)
         file.truncate(0)
         file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
         file.flush()
         yield
 
 
-def _acquire(file: IO[str], directory: Path, deadline: float) -> None:
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                raise LockedError(
-                    f"{directory} is in use by {_holder(file)}; wait until it ends, or stop it, and start again"
-                ) from None
-        except OSError as error:
-            raise OSError(
-                error.errno, f"the file system has no locks ({error.strerror}); put {directory} on one that has flock"
-            ) from None
-        time.sleep(POLL_SECONDS)
+def is_held(lock: Path) -> bool:
+    """Return whether a live process holds a lock file, without waiting and without acquiring it."""
+    if not lock.is_file():
+        return False
+    with lock.open("rb") as file:
+        return not _locks(file, fcntl.LOCK_SH)
 
 
-def _holder(file: IO[str]) -> str:
-    file.seek(0)
-    text = file.read()
-    if not text:  # the holder has locked the file but not yet written to it
-        return "another process"
-    holder = json.loads(text)
-    return f"process {holder['pid']} on {holder['host']}"
-
-
-# --- directories that are complete or absent --------------------------------------------------------------------------
+def _locks(file: IO, how: int) -> bool:
+    """Lock an open file in a directory without waiting; return whether that was possible."""
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        why, directory = f"the file system has no locks ({error.strerror})", Path(file.name).parent
+        raise OSError(error.errno, f"{why}; put {directory} on one that has flock") from None
+    return True
 
 
 @contextmanager
@@ -145,23 +132,41 @@ def write_manifest(path: Path, content: Mapping[str, Any]) -> None:
     write_atomically(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
-# --- journal ----------------------------------------------------------------------------------------------------------
+def base_model(manifest: Path) -> dict[str, Any]:
+    """Return the manifest of a base model: the `directory` of its weights, and file -> checksum as `sha256`.
+
+    ValueError if it is the manifest of something else, or if the weights are gone.
+    """
+    content = read_json(manifest)
+    if not {"model", "directory", "sha256"} <= set(content):
+        raise ValueError(f"{manifest} is not the manifest of a base model, which results/<preset>/models/ has")
+    if not Path(content["directory"]).is_dir():
+        raise ValueError(
+            f"{content['directory']}, the weights that {manifest} names, is gone; delete {manifest} to make them again"
+        )
+    return content
 
 
-class Journal(Generic[Key, Entry]):
+def checkpoints(manifest: Path) -> dict[int, dict[str, Any]]:
+    """Return step -> directory and sha256, from the manifest of a run or of a base model (step 0)."""
+    made = read_json(manifest).get("checkpoints")
+    return {0: base_model(manifest)} if made is None else {int(step): entry for step, entry in made.items()}
+
+
+def saved_steps(manifest: Path) -> list[int]:
+    """Return the steps that have a checkpoint, from the manifest of a run or of a base model."""
+    return [int(step) for step in read_json(manifest).get("checkpoints", {0: {}})]
+
+
+class Journal(AbstractContextManager, Generic[Key, Entry]):
     """Work in progress on disk, one line per entry; a context manager that keeps the file open for appending.
 
     A line is written at once, so a kill loses at most the entry that it interrupts: an incomplete line is cut off when
     the file is opened again.
 
-    Args:
-        path: the file.
-        parse: (row from 1, line without its end) -> key and entry. ValueError, naming the file, for a wrong line, which
-            no kill can cause.
-        head: first line, which identifies the entries; a file with another head is deleted and started again.
-
-    Attributes:
-        done: entries by key.
+    parse: (row from 1, line without its end) -> key and entry; ValueError, naming the file, for a wrong line, which no
+    kill can cause. head: first line, which identifies the entries; a file with another head is started again. The
+    attribute `done` has the entries by key.
     """
 
     def __init__(self, path: Path, parse: Callable[[int, str], tuple[Key, Entry]], head: str | None = None) -> None:
@@ -173,20 +178,17 @@ class Journal(Generic[Key, Entry]):
             path.unlink()
             lines = []
         self.done: dict[Key, Entry] = {}
-        first = 1 if head is None else 2
-        for row, line in enumerate(lines[first - 1 :], first):
-            key, entry = parse(row, line)
-            if key in self.done:
-                raise ValueError(f"{path}, row {row}: {key} again; delete the file")
-            self.done[key] = entry
+        for row, line in enumerate(lines, 1):
+            if row > 1 or head is None:
+                key, entry = parse(row, line)
+                if key in self.done:
+                    raise ValueError(f"{path}, row {row}: {key} again; delete the file")
+                self.done[key] = entry
         self._stream = path.open("a", encoding="utf-8", newline="\n")
         if head is not None and not lines:
             self._write(head)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stream.close()
 
     def add(self, key: Key, entry: Entry, line: str) -> None:
@@ -216,7 +218,10 @@ def _whole_lines(path: Path) -> list[str]:
         raise ValueError(f"{path} is damaged: not UTF-8 text ({error}); delete it to have it made again") from None
 
 
-# --- owners -----------------------------------------------------------------------------------------------------------
+def owners(directory: Path) -> list[str]:
+    """Return the directories into which the content of `directory` is published; empty without a record."""
+    path = directory / OWNERS
+    return read_json(path) if path.is_file() else []
 
 
 def record_owner(directory: Path, out: Path) -> None:
@@ -227,12 +232,6 @@ def record_owner(directory: Path, out: Path) -> None:
     before, own = owners(directory), str(results.resolve() / absolute.relative_to(results))
     if own not in before:
         write_atomically(directory / OWNERS, json.dumps([*before, own], indent=2) + "\n")
-
-
-def owners(directory: Path) -> list[str]:
-    """Return the directories into which the content of `directory` is published; empty without a record."""
-    path = directory / OWNERS
-    return read_json(path) if path.is_file() else []
 
 
 def reason_to_keep(directory: Path, results: Path) -> str | None:

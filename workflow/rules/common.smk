@@ -8,7 +8,6 @@ ROOT = Path(workflow.snakefile).parents[
 sys.path.insert(0, str(ROOT / "workflow"))
 
 from dara.registries import names_of
-from dara.orphan_guard import job_environment
 from dara.outputs import code_digest
 from dara.plan import FRAMES, RUN_FILES, WorkflowPlan
 from dara.preflight import (
@@ -19,6 +18,7 @@ from dara.preflight import (
     user_errors,
 )
 from dara.store import canonical_json
+from dara.system import job_environment
 
 job_environment(ROOT, main=workflow.is_main_process, remote=workflow.remote_exec)
 with user_errors():

@@ -33,7 +33,7 @@ for drawing in PLAN.outputs.drawings():
             f"{OUT}/benchmarks/{drawing.rule}.tsv"
         localrule: True
         params:
-            code=code_of(f"dara.drawing:{drawing.function}", drawing.path),
+            code=code_of(f"dara.commands.results:own_{drawing.function}", drawing.path),
             command=drawing.command,
         shell:
             "python -m dara {params.command} {input.configuration:q} > {log:q} 2>&1"
@@ -57,7 +57,9 @@ for drawing in PLAN.published.drawings():
             f"{PLAN.paths.published}/benchmarks/{drawing.rule}.tsv"
         localrule: True
         params:
-            code=code_of(f"dara.drawing:published_{drawing.function}", drawing.path),
+            code=code_of(
+                f"dara.commands.results:published_{drawing.function}", drawing.path
+            ),
             command=drawing.command,
             source=PLAN.paths.published,
         shell:

@@ -4,66 +4,107 @@ from __future__ import annotations
 
 import contextlib
 import json
-from enum import StrEnum
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
-from dara.files import read_json
+from typer import Argument, Context, Option
 
 if TYPE_CHECKING:
     from dara.plan import WorkflowPlan
 
-
-class Reuse(StrEnum):
-    """Use of cached runs, as in config/config.yaml."""
-
-    matching = "matching"
-    only = "only"
-    none = "none"
+KINDS = ("presets", "experiments", "tables", "figures", "methods", "rewards", "benchmarks")
+Row = tuple[str, str, str]
+"""Name, one line about it, the command that uses it ("" for an entry that presets name)."""
 
 
-PresetOption = Annotated[str, typer.Option("--preset", help="name of a preset in config/presets/")]
-ReuseOption = Annotated[Reuse | None, typer.Option("--reuse", help="whether cached runs are taken (default: as set)")]
-JsonOption = Annotated[bool, typer.Option("--json", help="as JSON")]
+Reuse = Literal["matching", "only", "none"]
+PresetOption = Annotated[str, Option("--preset", help="name of a preset in config/presets/")]
+ReuseOption = Annotated[Reuse | None, Option("--reuse", help="whether cached runs are taken (default: as set)")]
+JsonOption = Annotated[bool, Option("--json", help="as JSON")]
 
 
 def list_names(
-    context: typer.Context,
-    what: Annotated[str, typer.Argument(help="presets, experiments, tables, figures, methods, rewards or benchmarks")],
+    context: Context,
+    what: Annotated[str, Argument(help="presets, experiments, tables, figures, methods, rewards or benchmarks")],
     preset: PresetOption = "laptop",
     as_json: JsonOption = False,
 ) -> None:
     """List what there is of a kind: name, one line about it, and the command that uses it."""
-    from dara.listing import KINDS, rows
     from dara.loading import check_known
 
     check_known("list", what, KINDS, "something to list")
-    found = rows(what, context.obj, preset)
+    if what in ("tables", "figures"):
+        found = [*_outputs(what, context.obj, preset)]
+    else:
+        found = [*(_registered if what in ("rewards", "benchmarks") else _configured)(what, context.obj)]
     if as_json:
-        print(
-            json.dumps([{"name": name, "about": about, "command": command} for name, about, command in found], indent=2)
-        )
+        print(json.dumps([dict(zip(("name", "about", "command"), row, strict=True)) for row in found], indent=2))
         return
     widths = [max(len(row[column]) for row in found) for column in range(2)]
     for name, about, command in found:
         print(f"{name:<{widths[0]}}  {about:<{widths[1]}}  {command}".rstrip())
 
 
+def _configured(kind: str, root: Path) -> Iterator[Row]:
+    """Yield the presets, experiments or methods of config/."""
+    from dara.loading import read_methods, read_yaml
+
+    presets = sorted((root / "config" / "presets").glob("*.yaml"))
+    if kind == "methods":
+        yield from ((name, entry.label, f"dara check-method {name}") for name, entry in read_methods(root).items())
+    elif kind == "presets":
+        for path in presets:
+            first = path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ").partition(". ")[0].rstrip(".,:")
+            yield path.stem, first, f"snakemake --profile profiles/local --configfile config/presets/{path.name}"
+    else:
+        of_preset = {path.stem: read_yaml(path).get("experiments") or {} for path in presets}
+        for path in sorted((root / "config" / "experiments").glob("*.yaml")):
+            preset = next((name for name, experiments in of_preset.items() if path.stem in experiments), None)
+            command = f"dara plan {path.stem} --preset {preset}" if preset else ""
+            yield path.stem, read_yaml(path).get("question", ""), command
+
+
+def _outputs(kind: str, root: Path, preset: str) -> Iterator[Row]:
+    """Yield the tables or figures of a preset."""
+    from dara.analysis import figures, tables
+    from dara.loading import load_preset
+    from dara.plan import WorkflowPlan
+
+    outputs = WorkflowPlan(load_preset(root, root / "config" / "presets" / f"{preset}.yaml"), root).outputs
+    describe, form = (tables.describe, "md") if kind == "tables" else (figures.describe, "png")
+    for name in outputs.ids(kind):
+        _, entry = outputs.owner(kind, name)
+        command = f"--configfile config/presets/{preset}.yaml -- {outputs.stem(kind, name)}.{form}"
+        yield name, describe(entry).removeprefix("Figure: "), f"snakemake --profile profiles/local {command}"
+
+
+def _registered(kind: str, root: Path) -> Iterator[Row]:
+    """Yield the rewards or benchmarks of the package."""
+    from dara.registries import REGISTRY, definition
+    from dara.rewards import REWARDS
+
+    if kind == "rewards":
+        yield from ((name, f"of task {task}", "") for task, rewards in REWARDS.items() for name in rewards)
+        return
+    for name in REGISTRY:
+        one = definition(name)
+        command = f"dara evaluate --model MODEL --benchmark {name}" if one.kind == "published" else ""
+        yield name, f"of task {one.task}, {one.kind}", command
+
+
 def plan(
-    context: typer.Context,
-    target: Annotated[str, typer.Argument(help="all, or the name of an experiment")] = "all",
+    context: Context,
+    target: Annotated[str, Argument(help="all, or the name of an experiment")] = "all",
     preset: PresetOption = "laptop",
     reuse: ReuseOption = None,
-    profile: Annotated[
-        list[Path] | None, typer.Option(help="count GPUs and time limits as this profile sets them; several in turn")
-    ] = None,
-    workflow_profile: Annotated[list[Path] | None, typer.Option(help="the same, on top of --profile")] = None,
+    profile: Annotated[list[Path] | None, Option(help="take GPUs and limits of this profile; several in turn")] = None,
+    workflow_profile: Annotated[list[Path] | None, Option(help="the same, on top of --profile")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Count the runs to train and to evaluate, with GPU hours and disk, before anything is submitted."""
-    from dara.cost import costs, plan_text
+    from dara.status import costs, plan_text
 
     given = [*(profile or ()), *(workflow_profile or ())]
     profiles = [path if (context.obj / path).exists() else path.absolute() for path in given]
@@ -76,18 +117,21 @@ def plan(
 
 
 def status(
-    context: typer.Context, preset: PresetOption = "laptop", reuse: ReuseOption = None, as_json: JsonOption = False
+    context: Context, preset: PresetOption = "laptop", reuse: ReuseOption = None, as_json: JsonOption = False
 ) -> None:
     """List the runs of a preset: done, running, failed, waiting, with the last step and the reason of a failure."""
+    from dara.loading import load_preset
+    from dara.plan import WorkflowPlan
     from dara.status import status_rows, status_text
 
     with contextlib.chdir(context.obj):
         found = _preset_plan(context.obj, preset, reuse)
         told = found.paths.root / "configuration.json"
-        if not told.is_file():
-            source = f"as config/ says: no workflow has run in {found.paths.root} yet"
-        else:
-            found = _last_plan(context.obj, told, found, reuse)
+        source = f"as config/ says: no workflow has run in {found.paths.root} yet"
+        if told.is_file():  # it has no scratch directory
+            last = load_preset(context.obj, told)
+            changes = {"scratch": found.configuration.preset.scratch} | ({"reuse": reuse} if reuse else {})
+            found = WorkflowPlan(replace(last, preset=last.preset.model_copy(update=changes)), context.obj)
             source = f"as the last workflow was told ({told})"
         if as_json:
             print(json.dumps([vars(row) for row in status_rows(found)], indent=2))
@@ -95,7 +139,7 @@ def status(
             print(status_text(found, "as asked" if reuse else source))
 
 
-def check_config(context: typer.Context) -> None:
+def check_config(context: Context) -> None:
     """Check every file in config/ and profiles/, and print what the presets plan."""
     from dara.loading import check_experiments, load_all_presets
     from dara.preflight import check_method_parameters
@@ -111,9 +155,7 @@ def check_config(context: typer.Context) -> None:
     check_profile_files(context.obj)
 
 
-def check_method(
-    context: typer.Context, method: Annotated[str, typer.Argument(help="name in config/methods.yaml")]
-) -> None:
+def check_method(context: Context, method: Annotated[str, Argument(help="name in config/methods.yaml")]) -> None:
     """Run the contract tests on a method of config/methods.yaml before any training is started."""
     from dara.loading import check_known, read_methods
     from dara.methods import load_method
@@ -124,14 +166,13 @@ def check_method(
     entry = methods[method]
     loaded = load_method(method, function=entry.function, base_dir=context.obj / "config", **entry.params)
     violations = violations_of(loaded)
-    for violation in violations:
-        print(f"{method}: {violation}")
+    for said in violations or ["keeps the contract"]:
+        print(f"{method}: {said}")
     if violations:
         raise SystemExit(1)
-    print(f"{method}: keeps the contract")
 
 
-def config_docs(out: Annotated[Path, typer.Option(help="the page to write (docs/configuration.md)")]) -> None:
+def config_docs(out: Annotated[Path, Option(help="the page to write (docs/configuration.md)")]) -> None:
     """Write the page of all configuration keys, generated from the models."""
     from dara.config import keys_page
 
@@ -139,20 +180,20 @@ def config_docs(out: Annotated[Path, typer.Option(help="the page to write (docs/
 
 
 def clean(
-    context: typer.Context,
+    context: Context,
     preset: PresetOption = "laptop",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only print what would be deleted")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="only print what would be deleted")] = False,
     results: Annotated[
         bool,
-        typer.Option("--results", help="delete results/<preset> instead, with its work in scratch that is its alone"),
+        Option("--results", help="delete results/<preset> instead, with its work in scratch that is its alone"),
     ] = False,
 ) -> None:
     """Delete checkpoints and work in progress that nothing needs any more (the rules: docs/cluster.md)."""
-    from dara.cleaning import clean as clean_scratch
-    from dara.cleaning import clean_results
+    from dara import cleaning
 
     with contextlib.chdir(context.obj):
-        print((clean_results if results else clean_scratch)(_preset_plan(context.obj, preset, None), dry_run=dry_run))
+        delete = cleaning.clean_results if results else cleaning.clean
+        print(delete(_preset_plan(context.obj, preset, None), dry_run=dry_run))
 
 
 def _preset_plan(root: Path, preset: str, reuse: Reuse | None) -> WorkflowPlan:
@@ -164,18 +205,4 @@ def _preset_plan(root: Path, preset: str, reuse: Reuse | None) -> WorkflowPlan:
     check_known("--preset", preset, [path.stem for path in presets.glob("*.yaml")], "a preset")
     files = [root / "config" / "config.yaml", presets / f"{preset}.yaml"]
     values = merge(read_yaml(files[0]), read_yaml(files[1]))
-    return WorkflowPlan.load(root, values | _reused(reuse), files[1:])
-
-
-def _last_plan(root: Path, told: Path, preset: WorkflowPlan, reuse: Reuse | None) -> WorkflowPlan:
-    """Return the plan of a configuration.json, with `--reuse` on top and the preset's scratch directory."""
-    from dara.loading import load_configuration
-    from dara.places import as_written
-    from dara.plan import WorkflowPlan
-
-    values = read_json(told) | {"scratch": as_written(str(preset.paths.scratch))} | _reused(reuse)
-    return WorkflowPlan(load_configuration(root, values, [told]), root)
-
-
-def _reused(reuse: Reuse | None) -> dict[str, Any]:
-    return {"reuse": reuse.value} if reuse else {}
+    return WorkflowPlan.load(root, values | ({"reuse": reuse} if reuse else {}), files[1:])

@@ -23,8 +23,8 @@ from transformers import GenerationConfig
 
 from dara.evaluation.records import Response
 from dara.evaluation.samplers import SETTINGS_FILES, Answers, ProgressCallback, Sampler, Session
-from dara.libraries import one_thread, quiet
 from dara.specs import Sampling
+from dara.system import one_thread, quiet
 
 if TYPE_CHECKING:
     from vllm import LLM

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from dara.analysis.compare import compared_pairs
 from dara.analysis.names import FIXED, HEADLINE, PAPER_METHODS, SCORES, headline_threshold
@@ -23,8 +23,6 @@ from dara.specs import Model
 
 FILE = Path(__file__).with_name("claims.yaml")
 UNKNOWN = "no number is known"
-NO_RUNS = "no runs to compare here"
-ONE_SIZE = "no runs with several group sizes here"
 
 
 class Claim(Model):
@@ -64,7 +62,7 @@ class Claims(Model):
 
 @dataclass(frozen=True)
 class Sources:
-    """Views of a preset's runs and of the published numbers, by experiment; a view without any number is left out."""
+    """Views of a preset's runs and of the published numbers, by experiment, as far as there are numbers."""
 
     runs: Mapping[str, RunsView]
     published: Mapping[str, PublishedView]
@@ -75,13 +73,8 @@ class Sources:
         return self.methods[method].label if method in self.methods else method
 
 
-@dataclass(frozen=True)
-class Row:
-    """One comparison in the report.
-
-    method: the method that is judged; what: the compared quantity; paper: the paper's numbers; shown: the table, or the
-    frame, that has the number.
-    """
+class Row(NamedTuple):
+    """A comparison: the judged method, the quantity, the paper's numbers, and the table or frame with the number."""
 
     method: str
     what: str
@@ -90,8 +83,7 @@ class Row:
     shown: str = ""
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """The result of a claim for one method, or of a formula for all: its comparisons, and the verdict."""
 
     id: str
@@ -139,41 +131,32 @@ def other_methods(sources: Sources) -> dict[str, list[Row]]:
     """
     alone, found = replace(sources, published={}), {}
     for name, view in sources.runs.items():
+        reward, thresholds = view.experiment.sparse_reward, view.experiment.thresholds
+        scores = SCORES[view.experiment.task].items()
+        measured = [{"measure": "score", "of": metric, "title": title} for metric, title in scores]
+        measured.append({"measure": "energy_share", "of": reward})
+        if reward in thresholds:
+            kind, level = HEADLINE.get(reward, ("stable",))[0], headline_threshold(reward, thresholds[reward])
+            measured.insert(0, {"measure": kind, "of": reward, "level": level})
         for method, baseline in compared_pairs(view.methods):
-            if method in PAPER_METHODS:
-                continue
-            claims = list(
-                _differences(view, Claim(experiment=name, methods=(method,), baselines=(baseline,), rule="either"))
-            )
-            rows = [(claim, row) for claim in claims for row in compare(alone, claim)]
-            # One row is enough if no run has any of the numbers.
-            found.setdefault(name, []).extend(row for claim, row in rows if row.shown or claim is claims[0])
+            if method not in PAPER_METHODS:
+                own = {"experiment": name, "methods": (method,), "baselines": (baseline,), "rule": "either"}
+                first, *others = ([*compare(alone, Claim(**own, **one))] for one in measured)
+                # One row is enough if no run has any of the numbers.
+                found.setdefault(name, []).extend([*first, *(row for rows in others for row in rows if row.shown)])
     return found
-
-
-def _differences(view: RunsView, base: Claim) -> Iterator[Claim]:
-    """Yield the comparisons for a method that is not in the paper."""
-    reward, thresholds = view.experiment.sparse_reward, view.experiment.thresholds
-    if reward in thresholds:
-        kind, level = HEADLINE.get(reward, ("stable",))[0], headline_threshold(reward, thresholds[reward])
-        yield base.model_copy(update={"measure": kind, "of": reward, "level": level})
-    for metric, title in SCORES[view.experiment.task].items():
-        yield base.model_copy(update={"measure": "score", "of": metric, "title": title})
-    yield base.model_copy(update={"measure": "energy_share", "of": reward})
 
 
 def compare(sources: Sources, claim: Claim) -> Iterator[Row]:
     """Yield a row for each pair of methods and setting with both planned; for group sizes, one for each method."""
     view, published = sources.runs.get(claim.experiment), sources.published.get(claim.experiment)
     measure = MEASURES.get(claim.measure)
-
-    if not claim.baselines:
-        for method in claim.methods:
-            yield from _over_sizes(
-                sources, claim, method, (published and measure.published(published, claim, method)) or UNKNOWN
-            )
-        return
-    for pair in _pairs(claim):
+    for method in () if claim.baselines else claim.methods:
+        paper = (published and measure.published(published, claim, method)) or UNKNOWN
+        yield from _over_sizes(sources, claim, method, paper)
+    for pair in ((method, baseline) for method in claim.methods for baseline in claim.baselines):
+        if pair[1] in FIXED.values() and FIXED[pair[0]] != pair[1]:  # of the other form
+            continue
         what = " against ".join(map(sources.label, pair))
         if measure and (title := claim.title or measure.title.format(of=claim.of, level=number(claim.level))):
             what = f"{what}, {title}"
@@ -181,13 +164,19 @@ def compare(sources: Sources, claim: Claim) -> Iterator[Row]:
             one for one in (view.settings if view and measure else ()) if all(view.planned(m, one) for m in pair)
         ]
         for setting in planned:
-            absent = _absent(sources, view, pair, setting)
+            there = set(view.selection.of_setting(view.selection.present, setting)["method"])
+            absent = " and ".join(sources.label(method) for method in pair if method not in there)
             finding = None if absent else measure.runs(view, claim, pair, setting)
             place, shown = f"{what}; {name_of(setting, view.settings)}", _shown(view, measure) if finding else ""
-            finding = finding or untested(absent or measure.lacking)
+            finding = finding or untested(f"no runs of {absent} here" if absent else measure.lacking)
             yield Row(pair[0], place, _paper(published, claim, pair, setting.group_size), finding, shown)
         if not planned:
-            yield Row(pair[0], what, _paper(published, claim, pair, None), untested(claim.untested or NO_RUNS))
+            yield Row(
+                pair[0],
+                what,
+                _paper(published, claim, pair, None),
+                untested(claim.untested or "no runs to compare here"),
+            )
 
 
 def _paper(view: PublishedView | None, claim: Claim, pair: Pair, group_size: int | None) -> str:
@@ -217,27 +206,12 @@ def _over_sizes(sources: Sources, claim: Claim, method: str, paper: str) -> list
             rows.append(
                 Row(method, f"{label}, G = {high} against {low}; {place}", paper, finding, _shown(view, measure))
             )
-    return rows or [Row(method, label, paper, untested(ONE_SIZE))]
-
-
-def _pairs(claim: Claim) -> list[Pair]:
-    """Return the pairs that a claim compares; a baseline with fixed weights is paired with its own form only."""
-    every = [(method, baseline) for method in claim.methods for baseline in claim.baselines]
-    return [pair for pair in every if pair[1] not in FIXED.values() or FIXED[pair[0]] == pair[1]]
-
-
-def _absent(sources: Sources, view: RunsView, pair: Pair, setting: Setting) -> str:
-    """Return, as a reason, which of two methods have no run in a setting; empty if both have one."""
-    there = set(view.selection.of_setting(view.selection.present, setting)["method"])
-    labels = [sources.label(method) for method in pair if method not in there]
-    return f"no runs of {' and '.join(labels)} here" if labels else ""
+    return rows or [Row(method, label, paper, untested("no runs with several group sizes here"))]
 
 
 def _shown(view: RunsView, measure: Measure) -> str:
     """Return the table of an experiment that has a number, or the frame if the preset does not draw that table."""
-    shown = {
-        name: "score_intervals" if getattr(entry, "step", "") == "each" else entry
-        for name, entry in view.experiment.tables.items()
-    }
-    names = [f"tables/{name}.md" for name, table in shown.items() if table == measure.table]
-    return names[0] if names else f"data/{measure.frame}.csv"
+    for name, entry in view.experiment.tables.items():
+        if measure.table == ("score_intervals" if getattr(entry, "step", "") == "each" else entry):
+            return f"tables/{name}.md"
+    return f"data/{measure.frame}.csv"

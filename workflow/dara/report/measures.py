@@ -28,18 +28,16 @@ Pair = tuple[str, str]
 """A method, and its baseline."""
 
 
-# --- the runs of a preset ---------------------------------------------------------------------------------------------
-
-
 def crossing(view: RunsView, claim: Claim, pair: Pair, setting: Setting) -> Finding | None:
-    """Measure when two methods cross a threshold of a training reward."""
-    made = compare.compare_crossings(view, claim.measure, (claim.of, claim.level), pair, setting)
-    return _crossings(made, claim.rule) if made else None
+    """Measure when two methods cross a threshold of a training reward.
 
-
-def checkpoint(view: RunsView, claim: Claim, pair: Pair, setting: Setting) -> Finding | None:
-    """Measure the first checkpoints at which a held-out score is at most a level."""
-    made = compare.compare_checkpoints(view, (claim.of, claim.level), pair, setting)
+    For the measure `checkpoint`: the first checkpoints at which a held-out score is at most a level.
+    """
+    level = (claim.of, claim.level)
+    if claim.measure == "checkpoint":
+        made = compare.compare_checkpoints(view, level, pair, setting)
+    else:
+        made = compare.compare_crossings(view, claim.measure, level, pair, setting)
     return _crossings(made, claim.rule) if made else None
 
 
@@ -81,8 +79,7 @@ def over_sizes(
 ) -> tuple[int, int, Finding] | None:
     """Measure the first crossing, or the density of a reward, at the largest minus the smallest group size.
 
-    Returns:
-        Both sizes, and the finding; None where runs have fewer than two sizes.
+    Returns both sizes, and the finding; None where runs have fewer than two sizes.
     """
     made = {one.group_size: found for one in settings if (found := _of_size(view, claim, method, one))}
     if len(made) < 2:
@@ -107,6 +104,7 @@ def _of_size(view: View, claim: Claim, method: str, setting: Setting) -> Crossin
 
 
 def _crossings(made: Crossings, rule: Rule) -> Finding:
+    """Return the finding on a difference of crossings; runs that do not cross cannot show that there is none."""
     if made.tau <= 0:
         return untested("the runs are too short to see a crossing")
     pairs = made.difference.pairs
@@ -116,23 +114,14 @@ def _crossings(made: Crossings, rule: Rule) -> Finding:
         details.append(f"speed-up {saved_text(made.speed_up)} %")
     if made.late:
         details.append(f"{made.late} of {2 * pairs} runs did not cross and count as step {made.tau:g}")
-    return Finding(_difference(made.difference, 1, "steps"), "; ".join(details), _judge_crossings(made, rule))
-
-
-def _judge_crossings(made: Crossings, rule: Rule) -> Judgement:
-    """Judge a difference of crossings; runs that do not cross cannot show that there is none."""
-    pairs = made.difference.pairs
-    if pairs and made.unseen == pairs:
-        return Judgement(Verdict.NOT_TESTED, "no run of either method crosses in the planned steps")
     judgement = judge(rule, made.difference, MARGIN_SHARE * _mean(np.minimum(made.baseline.steps, made.tau)))
     equal = judgement.verdict is Verdict.PARITY or (rule == "little" and judgement.verdict is Verdict.REPRODUCED)
-    if equal and made.late:
+    if pairs and made.unseen == pairs:
+        judgement = Judgement(Verdict.NOT_TESTED, "no run of either method crosses in the planned steps")
+    elif equal and made.late:
         reason = f"{made.late} of {2 * pairs} runs do not cross in the planned steps: their difference is not known"
-        return Judgement(Verdict.NOT_DECIDABLE, reason)
-    return judgement
-
-
-# --- the paper's numbers, one text a published model ------------------------------------------------------------------
+        judgement = Judgement(Verdict.NOT_DECIDABLE, reason)
+    return Finding(_difference(made.difference, 1, "steps"), "; ".join(details), judgement)
 
 
 def published_crossings(view: PublishedView, claim: Claim, pair: Pair, setting: Setting) -> Iterator[str]:
@@ -142,8 +131,13 @@ def published_crossings(view: PublishedView, claim: Claim, pair: Pair, setting: 
     if not any(map(math.isnan, curves)):
         yield f"{_steps(*curves)} (median curves, {{model}})"
     times = [times_of(view.marks(kind, *level, method, setting), kind) for method in pair]
-    if None not in times:
-        yield f"{_times(*times)} ({{model}})"
+    if None in times:
+        return
+    if all(len(one.steps) == 1 and one.reached for one in times):
+        yield f"{_steps(*(one.steps[0] for one in times))} ({{model}})"
+        return
+    difference = _difference(paired_steps(*times)[0], 1, "steps")
+    yield f"medians {' against '.join(map(median_text, times))}, over its seeds {difference} ({{model}})"
 
 
 def published_checkpoints(view: PublishedView, claim: Claim, pair: Pair, setting: Setting) -> Iterator[str]:
@@ -160,7 +154,11 @@ def published_scores(view: PublishedView, claim: Claim, pair: Pair, setting: Set
     # Scores that the authors give without a step have none here.
     found = [next(filter(None, (view.score(claim.of, m, setting, at) for at in (claim.at, None))), None) for m in pair]
     if all(found):
-        values, runs = [one.value for one in found], [_by_seed(view, claim, method, setting) for method in pair]
+        rows = view.rows[(view.rows["metric"] == claim.of) & (view.rows["model"] == setting.model)]
+        rows = rows[rows["seed"].notna() & rows["step"].eq(claim.at).fillna(False)]  # of single runs
+        by_method = [rows[rows["method"] == method] for method in pair]
+        runs = [dict(zip(map(int, one["seed"]), map(float, one["value"]), strict=True)) for one in by_method]
+        values = [one.value for one in found]
         difference = paired(*runs) if all(runs) else Difference(values[0] - values[1], math.nan, math.nan, 0)
         yield f"{_shares(values)}, {_difference(difference, 1, 'points', 100)} ({{model}})"
 
@@ -179,24 +177,6 @@ def published_sizes(view: PublishedView, claim: Claim, method: str) -> str:
     return f"{prefix}{_by_size(found)}" if found else ""
 
 
-def _times(method: CrossingTimes, baseline: CrossingTimes) -> str:
-    """Return the steps of single runs, or the paired difference over seeds, as text."""
-    if len(method.steps) == len(baseline.steps) == 1 and method.reached and baseline.reached:
-        return _steps(method.steps[0], baseline.steps[0])
-    difference = _difference(paired_steps(method, baseline)[0], 1, "steps")
-    return f"medians {median_text(method)} against {median_text(baseline)}, over its seeds {difference}"
-
-
-def _by_seed(view: PublishedView, claim: Claim, method: str, setting: Setting) -> dict[int, float]:
-    """Return the published scores of single runs at the claim's step, by seed."""
-    rows = view.rows[(view.rows["metric"] == claim.of) & (view.rows["method"] == method)]
-    rows = rows[(rows["model"] == setting.model) & rows["seed"].notna() & rows["step"].eq(claim.at).fillna(False)]
-    return {int(seed): float(value) for seed, value in zip(rows["seed"], rows["value"], strict=True)}
-
-
-# --- the words of numbers ---------------------------------------------------------------------------------------------
-
-
 def _difference(found: Difference, digits: int, unit: str = "", scale: float = 1.0) -> str:
     """Return a difference as `−4.3 [−6.8, −1.9] steps, 3 pairs`; a dash without a pair."""
     if math.isnan(found.value):
@@ -208,11 +188,9 @@ def _difference(found: Difference, digits: int, unit: str = "", scale: float = 1
         digits += 1
     shown = with_interval(*ends, digits, scale)
     sign = "+" if found.value * scale > 0 and not shown.startswith("0 ") else ""
-    text = f"{sign}{shown} {unit}".rstrip()
-    if not found.pairs:
-        return text
-    text += f", {found.pairs} {'pair' if found.pairs == 1 else 'pairs'}"
-    return text if math.isfinite(found.low) else f"{text}, no interval"
+    pairs = f", {found.pairs} pair{'s' * (found.pairs != 1)}" if found.pairs else ""
+    lacking = ", no interval" if found.pairs and not math.isfinite(found.low) else ""
+    return f"{sign}{shown} {unit}".rstrip() + pairs + lacking
 
 
 def _shares(values: Sequence[float]) -> str:
@@ -242,11 +220,10 @@ def _mean(values: Iterable[float]) -> float:
 
 
 class Measure(NamedTuple):
-    """A way to measure a claim.
+    """A way to measure a claim: in `runs`, for a pair in a setting or a method over sizes (None without the number).
 
-    runs: the finding of a pair of methods in a setting, or of a method over group sizes; None if the runs do not have
-    the number. published: the paper's numbers, the same way, with {model} for the name of its model. table, frame:
-    where the number is shown. title: text added to the names of the methods. lacking: why runs have no number.
+    published: the paper's numbers, the same way, with {model} for the name of its model. table, frame: where the number
+    is shown. title: text added to the names of the methods. lacking: why runs have no number.
     """
 
     runs: Callable[..., Any]
@@ -262,7 +239,7 @@ _THRESHOLD = "the experiment does not have this threshold"
 MEASURES = {
     "first": Measure(*_CROSSING, "first crossing of {of} {level}", _THRESHOLD),
     "stable": Measure(*_CROSSING, "stable crossing of {of} {level}", _THRESHOLD),
-    "checkpoint": Measure(checkpoint, published_checkpoints, "", "checkpoint_scores", "held-out {of} at most {level}"),
+    "checkpoint": Measure(crossing, published_checkpoints, "", "checkpoint_scores", "held-out {of} at most {level}"),
     "score": Measure(score, published_scores, "score_intervals", "score_intervals"),
     "energy_share": Measure(energy_share, lambda *_: [], "comparisons", "energies", "energy share of {of}"),
     "density_by_size": Measure(over_sizes, published_sizes, "", "training_curves"),

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -32,31 +31,19 @@ from dara.report.verdicts import OF_CLAIMS
 from dara.store import spec_sha256
 from dara.table_options import ScoreTable
 
-MIME = {".png": "image/png", ".svg": "image/svg+xml"}
-
 log = logging.getLogger(__name__)
 
-LONGEST = 2000
-"""Maximum number of shown characters of a prompt or a response."""
-
-RESPONSES = 3
-"""Number of responses shown for each of the two checkpoints of a run."""
-
-ASKED = ("step", "prompt", "reference", "response", "n_tokens", "rewards")
-"""Required keys of a line of samples.jsonl.gz."""
+MIME = {".png": "image/png", ".svg": "image/svg+xml"}
+LONGEST = 2000  # characters shown of a prompt or a response
+RESPONSES = 3  # shown for each of the two checkpoints of a run
+ASKED = ("step", "prompt", "reference", "response", "n_tokens", "rewards")  # keys of a line of samples.jsonl.gz
 
 
 def write_report(flow: WorkflowPlan, out: Path) -> None:
-    """Write the report of a preset; the same results give the same bytes.
+    """Write the report of a preset, results/<preset>/report.html; the same results give the same bytes.
 
-    The report names figures, tables, runs and responses that are missing; the frames must exist.
-
-    Args:
-        flow: the preset, in the directory of its results.
-        out: the file, results/<preset>/report.html.
-
-    Raises:
-        ValueError: a frame, the published numbers, a manifest or a response breaks its form.
+    The report names figures, tables, runs and responses that are missing; the frames must exist. Raises ValueError if a
+    frame, the published numbers, a manifest or a response breaks its form.
     """
     configuration, frames = flow.configuration, FrameFiles(flow.paths.frames)
     preset, methods = configuration.preset.preset, configuration.methods
@@ -67,10 +54,13 @@ def write_report(flow: WorkflowPlan, out: Path) -> None:
         {name: PublishedView(numbers, one, methods) for name, one in flow.published.experiments.items()},
         methods,
     )
-    rows = frames["runs"].drop_duplicates("run_id").set_index("run_id")
-    runs = [_run(flow, name, rows.loc[name] if name in rows.index else None) for name in flow.matrix.runs]
+    rows = frames["runs"].drop_duplicates("run_id").set_index("run_id").to_dict("index")
+    runs = [_run(flow, name, rows.get(name)) for name in flow.matrix.runs]
     results = assess(sources)
-    page = render(
+    loader = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters |= {"visible": visible, "prose": prose, "compact": compact, "parts": parts}
+    page = environment.get_template("template.html.jinja").render(
         preset=preset,
         results=flow.paths.root.as_posix(),
         declared=read_claims(),
@@ -86,14 +76,6 @@ def write_report(flow: WorkflowPlan, out: Path) -> None:
     )
     write_atomically(out, page)
     log.info("report of %s: %s, %.1f MB", preset, out, out.stat().st_size / 1e6)
-
-
-def render(**content: object) -> str:
-    """Return the HTML of a report. Every value of the template is escaped."""
-    loader = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    environment.filters |= {"visible": visible, "prose": prose, "compact": compact, "parts": parts}
-    return environment.get_template("template.html.jinja").render(content)
 
 
 def visible(text: object, longest: int = LONGEST) -> str:
@@ -131,11 +113,8 @@ def _sections(flow: WorkflowPlan, sources: Sources) -> Iterator[dict[str, Any]]:
     for name in dict.fromkeys([*own.experiments, *theirs.experiments]):
         experiment, published = own.experiments.get(name), theirs.experiments.get(name)
         outputs = []
-        for kind in ("figures", "tables"):
-            ids = [
-                *getattr(experiment, kind, ()),
-                *(experiment.side_by_side if experiment and kind == "tables" else ()),
-            ]
+        for kind, beside in (("figures", ()), ("tables", getattr(experiment, "side_by_side", ()))):
+            ids = [*getattr(experiment, kind, ()), *beside]
             ids += [output for output in getattr(published, kind, ()) if output not in own.ids(kind)]
             outputs += [_output(flow, sources, kind, output) for output in dict.fromkeys(ids)]
         if outputs:
@@ -146,10 +125,10 @@ def _sections(flow: WorkflowPlan, sources: Sources) -> Iterator[dict[str, Any]]:
 def _output(flow: WorkflowPlan, sources: Sources, kind: str, output: str) -> dict[str, Any]:
     """Return a figure or table of the runs, of the published numbers, and with both side by side."""
     preset, module, shown = flow.configuration.preset, "", {}
-    options = f"--configfile config/presets/{preset.preset}.yaml", "--config reuse=only"
+    own = f"--configfile config/presets/{preset.preset}.yaml"
     for label, outputs, views, directory, option in (
-        ("Runs of this preset", flow.outputs, sources.runs, flow.paths.root, options[0]),
-        ("Published", flow.published, sources.published, flow.paths.published, options[1]),
+        ("Runs of this preset", flow.outputs, sources.runs, flow.paths.root, own),
+        ("Published", flow.published, sources.published, flow.paths.published, "--config reuse=only"),
     ):
         if output in outputs.ids(kind):
             experiment, module = outputs.owner(kind, output)
@@ -159,8 +138,8 @@ def _output(flow: WorkflowPlan, sources: Sources, kind: str, output: str) -> dic
         experiment, module = flow.outputs.owner("side_by_side", output)
         name = experiment.experiment
         shown["Side by side"] = _table(module, preset, sources.runs.get(name), sources.published.get(name))
-    text = describe(module) if kind == "figures" else describe_table(module)
-    caption = text.removeprefix("Figure: ").removeprefix("Table: ")
+    caption = (describe(module) if kind == "figures" else describe_table(module)).removeprefix("Figure: ")
+    caption = caption.removeprefix("Table: ")
     return {"kind": kind[:-1], "id": output, "caption": caption[:1].upper() + caption[1:], "shown": shown}
 
 
@@ -197,9 +176,8 @@ def _setting(flow: WorkflowPlan, name: str) -> str:
 
 def _untested(flow: WorkflowPlan, runs: list[dict[str, Any]]) -> Iterator[str]:
     """Yield sentences on what this preset does not test."""
-    files = sorted((flow.configuration.directory / "experiments").glob("*.yaml"))
-    absent = [file.stem for file in files if file.stem not in flow.configuration.preset.experiments]
-    if absent:
+    files = {file.stem for file in (flow.configuration.directory / "experiments").glob("*.yaml")}
+    if absent := sorted(files - flow.configuration.preset.experiments.keys()):
         yield f"Experiments that this preset does not have: {', '.join(absent)}."
     for outcome in ("missing", "diverged"):
         if named := [run["id"] for run in runs if run["outcome"] == outcome]:
@@ -212,8 +190,9 @@ def _untested(flow: WorkflowPlan, runs: list[dict[str, Any]]) -> Iterator[str]:
     )
 
 
-def _run(flow: WorkflowPlan, name: str, row: pd.Series | None) -> dict[str, Any]:
+def _run(flow: WorkflowPlan, name: str, row: dict[str, Any] | None) -> dict[str, Any]:
     """Return the origin of a planned run, and some of its responses; `row` is its row of the frame runs."""
+    row = row or {"outcome": "missing", "origin": "missing", "steps": 0}
     spec, directory = flow.matrix.runs[name], flow.run_directory(name)
     label, repeat = flow.configuration.methods[spec.method.name].label, f", repeat {spec.repeat}" if spec.repeat else ""
     path, samples = directory / "manifest.json", directory / "samples.jsonl.gz"
@@ -228,13 +207,10 @@ def _run(flow: WorkflowPlan, name: str, row: pd.Series | None) -> dict[str, Any]
     responses = _responses(samples)
     if not responses:
         missing.append(f"no responses: {samples.as_posix()} is not there, or is empty")
-    return {
+    return {name: row[name] for name in ("outcome", "origin", "steps")} | {
         "id": name,
         "title": f"{label}, {spec.model.name}, G = {spec.group_size}, seed {spec.seed}{repeat}",
         "experiments": [experiment for experiment, runs in flow.matrix.experiments.items() if name in runs],
-        "outcome": "missing" if row is None else str(row["outcome"]),
-        "origin": "missing" if row is None else str(row["origin"]),
-        "steps": 0 if row is None else int(row["steps"]),
         "directory": directory.as_posix(),
         "manifest": yaml.dump(manifest, sort_keys=False, Dumper=yaml.CSafeDumper) if manifest else "",
         "checksum": sha256(path) if manifest else "",
@@ -246,20 +222,19 @@ def _run(flow: WorkflowPlan, name: str, row: pd.Series | None) -> dict[str, Any]
 
 def _responses(path: Path) -> dict[int, list[dict[str, Any]]]:
     """Return the first responses of the first and of the last recorded step; empty without the file."""
-    lines = gunzip(path).decode("utf-8").split("\n") if path.is_file() else []
-    rows = [_row(line, f"{path}: line {number}") for number, line in enumerate(lines, start=1) if line]
-    steps = sorted({row["step"] for row in rows})
-    return {
-        step: [row for row in rows if row["step"] == step][:RESPONSES] for step in dict.fromkeys(steps[:1] + steps[-1:])
-    }
-
-
-def _row(line: str, where: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where} is not JSON ({error.msg})") from None
-    absent = [name for name in ASKED if name not in row]
-    if absent:
-        raise ValueError(f"{where} has no {absent[0]!r}; a response has step, prompt, reference, response and rewards")
-    return row
+    by_step: dict[int, list[dict[str, Any]]] = {}
+    for number, line in enumerate(gunzip(path).decode("utf-8").split("\n") if path.is_file() else (), 1):
+        where = f"{path}: line {number}"
+        try:
+            row = json.loads(line or "null")
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{where} is not JSON ({error.msg})") from None
+        if row is None:
+            continue
+        absent = [name for name in ASKED if name not in row]
+        if absent:
+            raise ValueError(
+                f"{where} has no {absent[0]!r}; a response has step, prompt, reference, response and rewards"
+            )
+        by_step.setdefault(row["step"], []).append(row)
+    return {step: by_step[step][:RESPONSES] for step in sorted(by_step) if step in (min(by_step), max(by_step))}

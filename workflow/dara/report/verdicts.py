@@ -49,27 +49,14 @@ class Finding(NamedTuple):
 
 Rule = Literal["less", "more", "little", "not_worse", "either"]
 
-PAIRS = 3
-"""Pairs of runs needed for an interval over seeds: with two, Student's t is too wide to decide anything."""
-
-SCORE_MARGIN = 0.02
-"""Differences of scores up to this count as none: two percentage points."""
-
-MARGIN_SHARE = 0.2
-"""Differences of steps and densities up to this share of the baseline's count as none.
-
-The paper claims speed-ups of 26 to 65 %.
-"""
-
-TOLERANCE = 1e-4
-"""Largest relative deviation that counts as equal if a formula holds up to the 1e-6 in the z-score."""
+PAIRS = 3  # of runs for an interval over seeds: with two, Student's t is too wide to decide anything
+SCORE_MARGIN = 0.02  # differences of scores up to this count as none: two percentage points
+MARGIN_SHARE = 0.2  # of the baseline's steps or density counts as no difference; the paper claims 26 to 65 %
+TOLERANCE = 1e-4  # relative deviation that counts as equal if a formula holds up to the 1e-6 in the z-score
 
 
 def share_margin(baseline: float) -> float:
-    """Return the margin of a share: MARGIN_SHARE of the baseline, at most SCORE_MARGIN.
-
-    With a baseline of 0.6 %, a margin of two points would make anything parity.
-    """
+    """Return the margin of a share: with a baseline of 0.6 %, one of two points would make anything parity."""
     return min(SCORE_MARGIN, MARGIN_SHARE * baseline)
 
 
@@ -83,21 +70,12 @@ def judge(rule: Rule, found: Difference, margin: float) -> Judgement:
     if math.isnan(found.value):
         return Judgement(Verdict.NOT_TESTED, "no pair of runs to compare here")
     if found.over == "seeds" and found.pairs < PAIRS:
-        pairs = f"{found.pairs} {'pair' if found.pairs == 1 else 'pairs'} of runs"
+        pairs = f"{found.pairs} pair{'s' * (found.pairs != 1)} of runs"
         return Judgement(Verdict.NOT_DECIDABLE, f"{_side(rule, found.value)}; {pairs}, {PAIRS} are needed")
     if found.over == "questions" and found.low == found.high == 0:
         return Judgement(Verdict.NOT_DECIDABLE, "no question differs, so the interval over questions has no width")
     verdict, reason = _by_interval(rule, found, margin)
     return Judgement(verdict, f"{reason} (over questions, one run each)" if found.over == "questions" else reason)
-
-
-def judge_exact(worst: float, steps: int) -> Judgement:
-    """Judge a formula: `worst` is the largest relative deviation over `steps` values."""
-    if steps == 0:
-        return Judgement(Verdict.NOT_TESTED, "no step to check it at")
-    if worst <= TOLERANCE:
-        return Judgement(Verdict.REPRODUCED, "it holds at every step")
-    return Judgement(Verdict.NOT_REPRODUCED, f"the largest deviation is above {TOLERANCE:g}")
 
 
 def overall(judgements: Sequence[Judgement]) -> Judgement:
@@ -153,6 +131,16 @@ def _side(rule: Rule, value: float) -> str:
 # --- formulas: a deviation is an error of the code --------------------------------------------------------------
 
 
+def _exact(text: str, detail: str, worst: float, steps: int) -> Finding:
+    """Return the finding on a formula: `worst` is the largest relative deviation over `steps` values."""
+    if steps == 0:
+        return Finding(text, detail, Judgement(Verdict.NOT_TESTED, "no step to check it at"))
+    if worst <= TOLERANCE:
+        return Finding(text, detail, Judgement(Verdict.REPRODUCED, "it holds at every step"))
+    reason = f"the largest deviation is above {TOLERANCE:g}"
+    return Finding(text, detail, Judgement(Verdict.NOT_REPRODUCED, reason))
+
+
 def balanced_energy(view: RunsView) -> Finding | None:
     """Compare the energies of DARA-Sym's contributions, where every reward is active and no weight is at its cap."""
     energies = _energies(view, "dara_sym")
@@ -167,7 +155,7 @@ def balanced_energy(view: RunsView) -> Finding | None:
     detail = f"the cap binds at {len(bound)} of {len(ratio)} steps"
     detail += f"; the ratio there: median {number(float(bound.median()), 2)}" if len(bound) else ""
     text = f"1 ± {_tiny(worst)} at {len(free):,} steps" if len(free) else MISSING
-    return Finding(text, detail, judge_exact(worst, len(free)))
+    return _exact(text, detail, worst, len(free))
 
 
 def bounded_energy(view: RunsView) -> Finding | None:
@@ -184,7 +172,7 @@ def bounded_energy(view: RunsView) -> Finding | None:
     place = ((energies["contributed"] - low) / (high - low).where(raised))[raised]
     detail = f"at a share {number(float(place.median()), 2)} of the way to w² E (median)" if len(place) else ""
     text = f"inside at {inside:,} of {len(energies):,} steps and rewards"
-    return Finding(text, detail, judge_exact(worst, len(energies)))
+    return _exact(text, detail, worst, len(energies))
 
 
 def energy_of_density(view: RunsView) -> Finding | None:
@@ -197,8 +185,7 @@ def energy_of_density(view: RunsView) -> Finding | None:
     expected = energies["groups"] * energies["density"] * (energies["group_size"] - 1)
     # Without an active group both are 0, and a deviation would be relative to nothing.
     worst = float(((energies["energy"] - expected).abs() / expected.where(expected > 0, 1.0)).max())
-    text = f"largest deviation {_tiny(worst)} at {len(energies):,} steps and rewards"
-    return Finding(text, "", judge_exact(worst, len(energies)))
+    return _exact(f"largest deviation {_tiny(worst)} at {len(energies):,} steps and rewards", "", worst, len(energies))
 
 
 def _energies(view: RunsView, method: str | None) -> pd.DataFrame:

@@ -27,9 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from dara.files import gunzip, remove, sha256, write_atomically
-from dara.git import GitError
-from dara.git import commit as git_commit
+from dara.files import GitError, commit, gunzip, remove, sha256, write_atomically
 from dara.runs import check_source, run_id
 from dara.specs import RunSpec
 from dara.store import HANDOVER_SECONDS, MANIFEST, directory_lock, record_owner, spec_sha256, write_manifest
@@ -325,7 +323,7 @@ def record_start(directory: Path, step: int, libraries: Iterable[str]) -> None:
         "versions": {"python": platform.python_version(), **{name: version(name) for name in libraries}},
     }
     try:
-        start["git_commit"] = git_commit(Path(__file__).parent)
+        start["git_commit"] = commit(Path(__file__).parent)
     except GitError as error:
         log.warning("%s", error)
         start |= {"git_commit": None, "git_error": str(error)}

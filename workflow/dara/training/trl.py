@@ -27,9 +27,9 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
 from dara.config import Resources
-from dara.libraries import quiet
 from dara.runs import run_id
 from dara.specs import RunSpec
+from dara.system import quiet
 from dara.training import step
 from dara.training.run import ResumePoint, RunInputs, RunRecord, train_run
 from dara.training.step import Progress, Rollouts

@@ -22,10 +22,10 @@ from dara.config import Architecture, WarmStart
 from dara.data import source_of
 from dara.data.generated import demonstration_parameters, draw, held_out
 from dara.files import read_json
-from dara.libraries import one_thread, quiet
 from dara.runs import model_id
 from dara.specs import ModelSpec
 from dara.store import MANIFEST, assembled, checksums, write_manifest
+from dara.system import one_thread, quiet
 
 logger = logging.getLogger(__name__)
 

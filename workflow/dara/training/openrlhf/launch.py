@@ -24,8 +24,8 @@ import psutil
 
 from dara.config import Resources
 from dara.files import write_atomically
-from dara.orphan_guard import EXIT_CODE, POLL_SECONDS, is_alive
 from dara.specs import RunSpec
+from dara.system import EXIT_CODE, POLL_SECONDS, is_alive
 from dara.training.openrlhf import command, node
 from dara.training.openrlhf.command import OUTCOME, PROGRESS, SETTINGS, Settings
 from dara.training.run import ResumePoint, RunInputs, RunRecord, check_trackers, load, train_run

@@ -29,8 +29,8 @@ from typing import Any
 
 import psutil
 
-from dara.orphan_guard import is_alive
 from dara.specs import RunSpec
+from dara.system import is_alive
 
 log = logging.getLogger(__name__)
 
