@@ -32,7 +32,7 @@ SETTINGS = {
     **{"SNAKEMAKE_PROFILE": "nowhere", "GIT_DIR": "/nowhere", "GIT_INDEX_FILE": "/nowhere", "DARA_WORKFLOW": "x/1/1"},
     **{"HF_HOME": "/dev/null", "HF_HUB_OFFLINE": "1", "http_proxy": "http://127.0.0.1:9", "PYTHONPATH": "workflow"},
 }
-SELECTION = [f"tests/test_{name}.py" for name in ("config", "plan", "orphan_guard", "cost", "published", "status")]
+SELECTION = [f"tests/test_{name}.py" for name in ("config", "plan", "system", "published", "status")]
 SELECTION += ["tests/test_hub.py", "tests/test_training_run_files.py::test_a_git_that_refuses_is_no_missing_commit"]
 SELECTION += ["tests/test_profiles.py::test_both_literal_commands_plan_the_smoke_preset_without_a_gpu[--profile]"]
 
