@@ -61,6 +61,31 @@ def test_first_crossings_by_hand():
     assert first_crossing([], 0.8) is None
 
 
+def test_window_and_hold_are_parameters():
+    assert stable_crossing([0, 1], 1, window=1, hold=0) == Crossing(2, "reached", None)
+    assert stable_crossing([0, 1, 0, 1, 1], 1, window=1, hold=1) == Crossing(4, "reached", None)
+    assert stable_crossing([-3.0, 3.0], 0.0, window=2, hold=0) == Crossing(2, "reached", None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([0.5, float("nan")], 0.5), "step 2 is nan"),
+        (([float("inf")] * 12, 0.5), "step 1 is inf"),
+        (([[0.5]], 0.5), "one-dimensional"),
+        (([0.5], float("nan")), "threshold must be a finite number"),
+        (([0.5], 0.5, 0), "window must be at least 1"),
+        (([0.5], 0.5, 10, -1), "hold at least 0"),
+    ],
+)
+def test_a_series_that_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        stable_crossing(*arguments)
+    if len(arguments) == 2:
+        with pytest.raises(ValueError, match=message):
+            first_crossing(*arguments)
+
+
 @pytest.mark.parametrize("level", [0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99])
 def test_equality_holds_in_floating_point(level):
     assert stable_crossing([level] * 40, level).step == 10
@@ -184,8 +209,7 @@ def test_row_order_does_not_matter(first, second, data):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: stable_crossing([0.5, float("nan")], 0.5), "step 2 is nan"),
-        (lambda: stable_crossing([float("inf")] * 12, 0.5), "step 1 is inf"),
+        (lambda: times_of(events([20]) * 2, "stable"), "two runs with seed 100, repeat 0"),
         (lambda: times_of(events([61]), "stable"), "seed 100: the stable crossing at step 61 is later than 60"),
     ],
 )

@@ -13,6 +13,7 @@ from scipy import stats
 from dara.analysis import intervals
 from dara.analysis.intervals import (
     Interval,
+    bootstrap_interval,
     bootstrap_intervals,
     hierarchical_interval,
     keyed_generator,
@@ -26,10 +27,8 @@ from dara.evaluation.records import Metric
 KEY = ("k",)
 
 
-def bootstrap(values, key: str = "k") -> Interval | None:
-    """The interval of a plain mean."""
-    column = np.asarray(values, dtype=float)[:, None]
-    return bootstrap_intervals(column, np.full_like(column, 1 / len(column)), np.zeros(len(column), int), (key,))[0]
+def bootstrap(values, key: str = "k", **settings) -> Interval | None:
+    return bootstrap_interval(values, key=key, **settings)
 
 
 @pytest.fixture
@@ -38,17 +37,20 @@ def many(monkeypatch):
     monkeypatch.setattr(intervals, "RESAMPLES", 20_000)
 
 
-def near(interval: Interval, tolerance: float) -> Interval:
-    return Interval(*(pytest.approx(end, abs=tolerance) for end in interval))
+def near(interval, tolerance: float) -> Interval:
+    ends = interval if isinstance(interval, tuple) else (interval.low, interval.high)
+    return Interval(*(pytest.approx(end, abs=tolerance) for end in ends))
 
 
 # The bootstrap over questions
 
 
-def test_percentile_bootstrap_agrees_with_scipy(many):
+def test_percentile_bootstrap_agrees_with_scipy():
     values = np.random.default_rng(1).gamma(2, size=120)
     theirs = stats.bootstrap((values,), np.mean, n_resamples=20_000, method="percentile", rng=2).confidence_interval
-    assert bootstrap(values) == near(theirs, 0.01)
+    found = bootstrap(values, resamples=20_000)
+    assert found == near(theirs, 0.01)
+    assert (found.n, found.kind, found.degenerate) == (120, "bootstrap", False)
 
 
 def test_bootstrap_takes_the_order_statistics_of_the_paper():
@@ -65,6 +67,8 @@ def test_stratified_bootstrap_keeps_each_group():
     assert plain.low < 0.42
     assert plain.high > 0.58
     assert stratified == near(Interval(0.5, 0.5), 1e-12)
+    assert bootstrap(values[::-1, 0], strata=["b"] * 50 + ["a"] * 50) == stratified
+    assert stratified.degenerate
 
 
 def test_one_value_has_no_interval_and_a_constant_sample_one_of_no_width():
@@ -73,23 +77,22 @@ def test_one_value_has_no_interval_and_a_constant_sample_one_of_no_width():
     assert t_interval([0.3] * 6) == Interval(0.3, 0.3)
 
 
-def test_weighted_sums_equal_single_bootstraps_in_distribution(many):
+def test_weighted_sums_equal_single_bootstraps_in_distribution():
     values = np.random.default_rng(3).random((90, 2))
     groups = np.repeat([0, 1, 2], [60, 20, 10])
     sizes = np.bincount(groups)[groups]
     weights = np.stack([1 / (3 * sizes), np.where(groups == 1, 1 / 20, 0.0)], axis=1)
-    macro, single = bootstrap_intervals(values, weights, groups, KEY)
-    assert single == near(bootstrap(values[groups == 1, 1], "other"), 0.01)
+    macro, single = bootstrap_intervals(values, weights, groups, KEY, 20_000)
+    assert single == near(bootstrap(values[groups == 1, 1], "other", resamples=20_000), 0.01)
     # A stratified mean of means has the variance sum (1/3)^2 s_c^2 / n_c; 1.96 of its roots is the half width.
     variance = sum(values[groups == c, 0].var() / (groups == c).sum() / 9 for c in range(3))
     assert macro.high - macro.low == pytest.approx(2 * 1.96 * math.sqrt(variance), rel=0.05)
 
 
 @pytest.mark.parametrize(("n", "expected"), [(3, 0.76), (10, 0.90)])
-def test_coverage_of_the_bootstrap_over_few_seeds_is_what_the_documentation_says(n, expected, monkeypatch):
-    monkeypatch.setattr(intervals, "RESAMPLES", 400)
+def test_coverage_of_the_bootstrap_over_few_seeds_is_what_the_documentation_says(n, expected):
     samples = np.random.default_rng(11).normal(size=(400, n))
-    boot = [bootstrap(sample, str(i)) for i, sample in enumerate(samples)]
+    boot = [bootstrap(sample, str(i), resamples=400) for i, sample in enumerate(samples)]
     student = [t_interval(sample) for sample in samples]
     assert np.mean([i.low <= 0 <= i.high for i in boot]) == pytest.approx(expected, abs=0.06)
     assert np.mean([i.low <= 0 <= i.high for i in student]) == pytest.approx(0.95, abs=0.035)
@@ -202,7 +205,9 @@ def test_unlike_questions_are_an_error(other):
 
 @given(values=st.lists(st.floats(-100, 100), min_size=2, max_size=12), data=st.data())
 def test_row_order_does_not_matter(values, data):
-    assert t_interval(values) == t_interval(data.draw(st.permutations(values)))
+    shuffled = data.draw(st.permutations(values))
+    assert t_interval(values) == t_interval(shuffled)
+    assert bootstrap(values, resamples=200) == bootstrap(shuffled, resamples=200)
 
 
 def test_t_interval_agrees_with_scipy():
@@ -222,3 +227,23 @@ def test_median_with_runs_that_did_not_get_there():
     for runs, middle in (([30, 10, 20], 20), ([10, inf, 20], 20), ([10, 20, 30, inf], 25), ([10, inf], inf)):
         assert median(runs) == middle
     assert median([10, inf, inf]) == inf
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: bootstrap([]), "one or more values"),
+        (lambda: bootstrap([1, float("nan")]), "value 2 of 2 is nan"),
+        (lambda: bootstrap([1, 2], strata=["a"]), "one group for each of the 2 values"),
+        (lambda: bootstrap([1, 2], ""), "key must be"),
+        (lambda: bootstrap([1, 2], resamples=0), "resamples must be at least 1"),
+        (lambda: t_interval([[1, 2]]), "one dimension"),
+        (lambda: wilson_interval(0, 0), "n >= 1"),
+        (lambda: wilson_interval(4, 3), "0 <= k <= n"),
+        (lambda: median([]), "at least one run"),
+        (lambda: median([1, float("nan")]), "no NaN"),
+    ],
+)
+def test_errors(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

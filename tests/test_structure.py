@@ -1,4 +1,6 @@
-"""The rules of structure, on small packages that break one each."""
+"""The rules of structure, on small packages that break one each; and the names that users import."""
+
+import importlib
 
 import pytest
 
@@ -33,3 +35,16 @@ def test_each_rule(tmp_path, files, expected):
 
 def test_this_package_keeps_them():
     assert list(breaches(ROOT / "workflow/dara")) == []
+
+
+@pytest.mark.parametrize(
+    ("package", "names"),
+    [
+        ("dara.methods", "available_methods load_method"),
+        ("dara.rewards", "assistant_turn evaluation_format math_correctness response_length think_length"),
+        ("dara.rewards", "tool_correctness tool_format"),
+        ("dara.analysis", "bootstrap_interval first_crossing stable_crossing t_interval wilson_interval"),
+    ],
+)
+def test_users_import_from_the_packages(package, names):
+    assert set(names.split()) <= set(importlib.import_module(package).__all__)

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from dara.analysis.crossing import CrossingTimes, Kind, SpeedUp, speed_up, times_of
-from dara.analysis.intervals import t_interval
+from dara.analysis.intervals import Interval, t_interval
 from dara.analysis.names import BASELINE, DARA, FIXED, PAPER_METHODS
 from dara.analysis.view import Setting, View
 from dara.analysis.view_runs import RUN, RunsView
@@ -99,8 +99,8 @@ def paired(first: Mapping[Any, float], second: Mapping[Any, float]) -> Differenc
     differences = [first[key] - second[key] for key in sorted(first.keys() & second.keys())]
     if not differences:
         return Difference(math.nan, math.nan, math.nan, 0)
-    low, high = t_interval(differences) or (math.nan, math.nan)
-    return Difference(math.fsum(differences) / len(differences), low, high, len(differences))
+    interval = t_interval(differences) or Interval(math.nan, math.nan)
+    return Difference(math.fsum(differences) / len(differences), interval.low, interval.high, len(differences))
 
 
 def paired_steps(first: CrossingTimes, second: CrossingTimes) -> tuple[Difference, float, list[int]]:

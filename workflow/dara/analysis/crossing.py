@@ -101,34 +101,60 @@ class SpeedUp:
         return ends and (ends[0], math.inf if ends[1] == 1 else ends[1])
 
 
-def stable_crossing(values: Sequence[float] | np.ndarray, threshold: float) -> Crossing:
-    """Return the first step t at which the trailing mean m reaches the threshold and stays there for HOLD more steps.
+def stable_crossing(
+    values: Sequence[float] | np.ndarray, threshold: float, window: int = WINDOW, hold: int = HOLD
+) -> Crossing:
+    """Return the first step t at which the trailing mean m reaches the threshold and stays there for `hold` more steps.
 
-    m(t) is the mean of the last WINDOW of the values (N,), one a step from 1, and exists for t >= WINDOW. The crossing
-    is the first t with m(u) >= threshold for every u in t..t+HOLD, so a series of N steps can confirm none after
-    N - HOLD. Raise ValueError for a value that is not finite.
+    m(t) is the mean of the last `window` values and exists for t >= window. The crossing is the first t with
+    m(u) >= threshold for every u in t..t+hold, so a series of N steps can confirm none after N - hold.
+
+    Args:
+        values: (N,) one value a step; values[0] is step 1.
+        threshold: the level, in the unit of the values.
+        window: steps in the trailing mean.
+        hold: steps after t that must hold too.
+
+    Raises:
+        ValueError: values that are not a finite one-dimensional series, or a wrong window, hold or threshold.
     """
-    series = np.asarray(values, dtype=np.float64)
-    wrong = np.flatnonzero(~np.isfinite(series))
-    if len(wrong):
-        raise ValueError(f"values: step {wrong[0] + 1} is {series[wrong[0]]}; every step needs a finite value")
-    if len(series) < WINDOW:
+    series = _checked(values, threshold)
+    if window < 1 or hold < 0:
+        raise ValueError(f"window must be at least 1 and hold at least 0 (given: window {window}, hold {hold})")
+    if len(series) < window:
         return Crossing(None, "not_reached", None)
-    means = np.lib.stride_tricks.sliding_window_view(series, WINDOW).mean(axis=1)
+    means = np.lib.stride_tricks.sliding_window_view(series, window).mean(axis=1)
+    below = np.flatnonzero(means < threshold - TOLERANCE)
     # Stretches of means at or above the threshold lie between two neighbours of this list of breaks.
-    breaks = np.concatenate(([-1], np.flatnonzero(means < threshold - TOLERANCE), [len(means)]))
-    long_enough = np.flatnonzero(np.diff(breaks) - 1 >= HOLD + 1)
+    breaks = np.concatenate(([-1], below, [len(means)]))
+    long_enough = np.flatnonzero(np.diff(breaks) - 1 >= hold + 1)
     if len(long_enough):
-        return Crossing(int(breaks[long_enough[0]]) + 1 + WINDOW, "reached", None)
+        return Crossing(int(breaks[long_enough[0]]) + 1 + window, "reached", None)
     last_start = int(breaks[-2]) + 1
-    pending = last_start < len(means)
-    return Crossing(None, "pending", last_start + WINDOW) if pending else Crossing(None, "not_reached", None)
+    if last_start < len(means):
+        return Crossing(None, "pending", last_start + window)
+    return Crossing(None, "not_reached", None)
 
 
 def first_crossing(values: Sequence[float] | np.ndarray, threshold: float) -> int | None:
-    """Return the first step (1-based) whose own value is at least the threshold, or None: the paper's for tools."""
-    hits = np.flatnonzero(np.asarray(values, dtype=np.float64) >= threshold - TOLERANCE)
+    """Return the first step (1-based) whose own value is at least the threshold, or None: the paper's rule for tools.
+
+    Arguments and errors are those of `stable_crossing`.
+    """
+    hits = np.flatnonzero(_checked(values, threshold) >= threshold - TOLERANCE)
     return int(hits[0]) + 1 if len(hits) else None
+
+
+def _checked(values: Sequence[float] | np.ndarray, threshold: float) -> np.ndarray:
+    series = np.asarray(values, dtype=np.float64)
+    if series.ndim != 1:
+        raise ValueError(f"values must be one-dimensional, one value a step (given: shape {series.shape})")
+    if not np.isfinite(threshold):
+        raise ValueError(f"threshold must be a finite number (given: {threshold})")
+    wrong = np.flatnonzero(~np.isfinite(series))
+    if len(wrong):
+        raise ValueError(f"values: step {wrong[0] + 1} is {series[wrong[0]]}; every step needs a finite value")
+    return series
 
 
 def times_of(events: Sequence[CrossingEvent], kind: Kind) -> CrossingTimes | None:
@@ -137,7 +163,7 @@ def times_of(events: Sequence[CrossingEvent], kind: Kind) -> CrossingTimes | Non
     A run without a crossing (a pending one too) is censored at the last step at which one could have been seen: its
     budget, less the steps that a stable crossing must hold. A run that diverged before it crossed is censored there as
     well: it did not cross within the budget. A seed that is not known is -1 and pairs by its place. Raise ValueError
-    for a crossing after the last step at which one can be seen.
+    for two runs of one seed and repeat, and for a crossing after the last step at which one can be seen.
     """
     rows = []
     for place, event in enumerate(events):
@@ -152,6 +178,9 @@ def times_of(events: Sequence[CrossingEvent], kind: Kind) -> CrossingTimes | Non
         rows.append((key, float(event.step if crossed else horizon), crossed, horizon))
     if not rows:
         return None
+    keys = [row[0] for row in rows]
+    if again := next((key for key in keys if keys.count(key) > 1), None):
+        raise ValueError(f"crossings: two runs with seed {again[0]}, repeat {again[1]}; give the runs of one setting")
     keys, steps, reached, horizons = zip(*sorted(rows), strict=True)
     return CrossingTimes(keys, steps, reached, float(min(horizons)))
 

@@ -17,7 +17,23 @@ from pathlib import Path
 from dara.places import REWARD, load_function
 from dara.rewards.math import math_correctness, response_length
 from dara.rewards.reward import INPUTS, Reward, check_limit, check_reference
-from dara.rewards.tool_calling import assistant_turn, think_length, tool_correctness, tool_format
+from dara.rewards.tool_calling import assistant_turn, evaluation_format, think_length, tool_correctness, tool_format
+
+__all__ = [
+    "REWARDS",
+    "Reward",
+    "assistant_turn",
+    "check_params",
+    "evaluation_format",
+    "load_rewards",
+    "math_correctness",
+    "response_length",
+    "reward_ranges",
+    "score",
+    "think_length",
+    "tool_correctness",
+    "tool_format",
+]
 
 REWARDS: dict[str, dict[str, Reward]] = {
     "tool_calling": {
