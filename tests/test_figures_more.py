@@ -11,8 +11,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from dara.analysis.figures import activity_curve, density_energy, draw_figure, energy_ratio, group_size, overview
-from dara.analysis.paper_numbers import read_published
-from dara.analysis.view_published import PublishedView
+from dara.analysis.view_published import PublishedView, read_published
 from dara.analysis.view_runs import RunsView
 from dara.config import Experiment
 from project import ROOT

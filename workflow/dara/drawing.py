@@ -11,9 +11,8 @@ from pathlib import Path
 
 from dara.analysis.figures import draw_figure
 from dara.analysis.frames import FrameFiles
-from dara.analysis.paper_numbers import read_published
 from dara.analysis.view import View
-from dara.analysis.view_published import PublishedView
+from dara.analysis.view_published import PublishedView, read_published
 from dara.analysis.view_runs import RunsView
 from dara.config import Experiment, MethodEntry
 from dara.loading import read_methods
