@@ -65,7 +65,7 @@ smoke: ## the whole workflow on two methods, one seed and six steps: four minute
 	@$(MAKE) --no-print-directory reproduce PRESET=smoke
 
 test: environment ## every test of the laptop path
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(TEST_OPTIONS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(TEST_OPTIONS)
 
 test-openrlhf: environment openrlhf-cpu ## the tests that train with the real OpenRLHF on the CPU
 	OMP_NUM_THREADS=1 PYTHONPATH=workflow .venv-openrlhf/bin/python -m pytest -m openrlhf $(TEST_OPTIONS) $$(grep -l mark.openrlhf tests/test_*.py)

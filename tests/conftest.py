@@ -25,8 +25,10 @@ def pytest_configure(config):
     config.add_cleanup(home.cleanup)
     empty = {name: f"{home.name}/{name}" for name in ("XDG_CONFIG_HOME", "XDG_CONFIG_DIRS", "HF_HOME")}
     git = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    # Where Slurm is installed but does not run, its executor would wait ten seconds for it whenever Snakemake starts.
+    slurm = {"SLURM_CONF": os.devnull}
     # Servers of tests are on this machine. Processes that tests start have this package, wherever they are.
-    os.environ.update(empty | git | {"no_proxy": "*", "NO_PROXY": "*", "PYTHONPATH": str(CLONE / "workflow")})
+    os.environ.update(empty | git | slurm | {"no_proxy": "*", "NO_PROXY": "*", "PYTHONPATH": str(CLONE / "workflow")})
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,5 +1,6 @@
 """Stand-ins for the hub: pins of the tests' own, and a tokenizer with a chat template."""
 
+import hashlib
 from pathlib import Path
 
 import yaml
@@ -16,6 +17,11 @@ TEMPLATE = (
 
 def pin(rows: int | None, *, file: str = "data.jsonl", host: str = "hub", **others: str) -> dict:
     return {"host": host, "repository": "owner/name", "revision": COMMIT, "file": file, "rows": rows, **others}
+
+
+def git_blob(content: bytes) -> str:
+    """Git's id of a file's content."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 def write_lock(path: Path, datasets: dict) -> Path:

@@ -7,6 +7,7 @@ of the project is `ROOT`, for whatever a test does there.
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -48,3 +49,35 @@ def copy_project(clone: Path, to: Path) -> Path:
 
 _directory = tempfile.TemporaryDirectory(prefix="dara-project-")  # goes with this process
 ROOT = copy_project(CLONE, Path(_directory.name))
+
+
+def planned(preset: str, root: Path = ROOT, **changes):
+    """The plan of a preset with other values on top, as `--config` gives them."""
+    from dara.loading import merge, read_yaml
+    from dara.plan import WorkflowPlan
+
+    files = [root / "config/config.yaml", root / f"config/presets/{preset}.yaml"]
+    return WorkflowPlan.load(root, merge(merge(read_yaml(files[0]), read_yaml(files[1])), changes), files[1:])
+
+
+def environment() -> dict[str, str]:
+    """Variables of a process that a user starts: its code is that of its clone."""
+    return {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
+
+
+def snakemake(directory: Path, *arguments: str, python: str | Path = sys.executable, **variables: str):
+    """Run Snakemake in a directory; its output and errors are in `stdout`."""
+    return subprocess.run(
+        [python, "-m", "snakemake", *arguments],
+        cwd=directory,
+        env=environment() | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def counts(output: str) -> dict[str, int]:
+    """Jobs of each rule, from the table that a dry run prints."""
+    rows = [line.split() for line in output.splitlines()]
+    return {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}

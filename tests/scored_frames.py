@@ -15,12 +15,12 @@ from dara.analysis.frames import rows_to_frame
 from dara.analysis.scores import score_rows
 from dara.analysis.tables import Table, build_table
 from dara.analysis.view import View
-from dara.benchmarks import definition
 from dara.config import Experiment
 from dara.data.math_sets import SETS
 from dara.evaluation.bfcl import CATEGORIES
 from dara.evaluation.grading import summarise
 from dara.loading import read_yaml
+from dara.registries import definition
 from dara.table_options import TABLES, ScoreTable
 from project import ROOT
 

@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from dara.analysis.compare import compared_pairs, nearest_step
-from dara.analysis.hierarchical import hierarchical_interval, metric_differences
-from dara.analysis.intervals import t_interval
+from dara.analysis.intervals import hierarchical_interval, metric_differences, t_interval
 from dara.analysis.records import Run
-from dara.analysis.score_intervals import score_intervals_frame
+from dara.analysis.scores import score_intervals_frame
 from dara.evaluation.grading import read_scores, summarise
 from evaluation_fakes import write_scores
 
 COLUMNS = "case,category,sample,strict,strict_or_numeric,math_verify,exceed,joint,truncated,n_tokens,outcome"
-
-
-@dataclass(frozen=True)
-class Named:
-    name: str
-
-
-@dataclass(frozen=True)
-class Spec:
-    """The fields of a specification that scores are grouped by."""
-
-    task: str
-    model: Named
-    method: Named
-    group_size: int
-    seed: int
-    engine: str = "trl"
-    repeat: int = 0
-    steps: int = 20
 
 
 class Study:
@@ -44,34 +23,21 @@ class Study:
         self.root = root
         self.runs: dict[str, Run] = {}
 
-    def add(
-        self,
-        method: str,
-        seed: int,
-        right: dict[int, int],
-        outcome: str | None = "completed",
-        engine: str = "trl",
-        name: str | None = None,
-    ) -> str:
+    def add(self, method: str, seed: int, right: dict[int, int], outcome="completed", engine="trl", name=None) -> None:
         name = name or f"{method}-{seed}"
-        spec = Spec("math", Named("tiny"), Named(method), 8, seed, engine)
-        self.runs[name] = Run(name, self.root / name, spec, outcome, 20, tuple(sorted(right)))
+        named = {"model": SimpleNamespace(name="tiny"), "method": SimpleNamespace(name=method), "engine": engine}
+        spec = SimpleNamespace(task="math", group_size=8, seed=seed, repeat=0, steps=20, **named)
+        self.runs[name] = Run(name, self.root / name, spec, outcome, 20, dict.fromkeys(right))
         rows = [
             f"{step},c{q:02},laptop_math,0,{int(q < count)},{int(q < count)},{int(q < count)},0,1,0,9,scored"
             for step, count in right.items()
             for q in range(12)
         ]
         write_scores(self.root / name, "\n".join([f"step,{COLUMNS}", *rows]) + "\n", {})
-        return name
 
-    def frame(
-        self,
-        experiments: dict[str, list[str]] | None = None,
-        asked: dict | None = None,
-        at: tuple[int, ...] = (),
-    ):
+    def frame(self, experiments: dict | None = None, asked: dict | None = None, at: tuple[int, ...] = ()):
         directories = {name: {"laptop_math": self.root / name} for name in self.runs}
-        evaluations = {name: {"laptop_math": run.checkpoints} for name, run in self.runs.items()} | (asked or {})
+        evaluations = {name: {"laptop_math": tuple(run.sums)} for name, run in self.runs.items()} | (asked or {})
         experiments = experiments or {"main": list(self.runs)}
         frame = score_intervals_frame(self.runs, directories, experiments, evaluations, {"main": at})
         return frame.set_index(["experiment", "metric", "method", "baseline"])
@@ -100,7 +66,7 @@ def test_a_score_has_the_mean_over_seeds_and_both_intervals(study):
     over_seeds = t_interval([0.25, 0.5, 0.75])
     assert (row["t_low"], row["t_high"]) == (pytest.approx(over_seeds.low), pytest.approx(over_seeds.high))
     key = ("score_intervals", "math", "laptop_math", "tiny", "G=8", "step 20", "acc", "dara_sym")
-    both = hierarchical_interval(study.metrics("dara_sym", 20), key=key)
+    both = hierarchical_interval(study.metrics("dara_sym", 20), key)
     assert (row["low"], row["high"]) == (pytest.approx(both.low), pytest.approx(both.high))
     assert row["low"] < 0.25 < 0.75 < row["high"]  # wider than the seeds alone
 
@@ -113,7 +79,7 @@ def test_a_difference_is_paired_in_seeds_and_questions(study):
     assert (row["t_low"], row["t_high"]) == (pytest.approx(over_seeds.low), pytest.approx(over_seeds.high))
     key = ("score_intervals", "math", "laptop_math", "tiny", "G=8", "step 20", "acc", "dara_sym-gdpo")
     paired = metric_differences(study.metrics("dara_sym", 20), study.metrics("gdpo", 20))
-    both = hierarchical_interval(paired, key=key)
+    both = hierarchical_interval(paired, key)
     assert (row["low"], row["high"]) == (pytest.approx(both.low), pytest.approx(both.high))
     assert ("main", "acc", "gdpo", "dara_sym") not in frame.index
     equal = frame.loc[("main", "exceed", "dara_sym", "gdpo")]
@@ -149,12 +115,6 @@ def test_the_papers_steps_are_compared_beside_the_last(study):
     assert first["value"] == pytest.approx(-1 / 12)
     assert frame[frame["step"] == 20].equals(study.frame())
     assert set(study.frame(at=(100,))["step"]) == {20}
-
-
-def test_the_step_that_is_compared_is_a_share_of_a_shorter_training():
-    assert nearest_step([10, 20, 30, 40, 50, 60, 70, 80], 60, 80) == 50  # 48 of 80
-    assert nearest_step([10, 20, 50, 110], 50, 110) == 50
-    assert nearest_step([40, 60], 50, 100) == 40  # the earlier of two equally near
 
 
 def test_runs_without_a_common_step_have_no_row(study):
@@ -198,12 +158,3 @@ def test_two_runs_that_count_as_the_same_seed_are_an_error(study):
     study.add("gdpo", 101, {10: 2, 20: 12}, name="other-batch")
     with pytest.raises(ValueError, match="experiment main: gdpo-101 and other-batch are two runs of one method, model"):
         study.frame()
-
-
-def test_what_is_compared():
-    four = compared_pairs(["grpo", "gdpo", "dara_sym", "mine"])
-    assert four == [
-        ("grpo", "gdpo"), ("dara_sym", "gdpo"), ("dara_sym", "grpo"), ("mine", "gdpo"), ("mine", "dara_sym"),
-    ]  # fmt: skip
-    assert compared_pairs(["dara_asym", "static_asym", "static_sym"]) == [("dara_asym", "static_asym")]
-    assert compared_pairs(["grpo"]) == []

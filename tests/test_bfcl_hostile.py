@@ -109,7 +109,7 @@ def test_only_methods_of_the_tools_are_rendered(name: str) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [float("nan"), float("inf"), 1e999, (1, 2), {1: 2}, {"a": {1, 2}}, b"x", object(), json.loads("[" * 70 + "]" * 70)],
+    [float("nan"), float("inf"), 1e999, (1, 2), {1: 2}, {"a": {1, 2}}, b"x", object, json.loads("[" * 70 + "]" * 70)],
     ids=repr,
 )
 def test_only_literals_are_rendered(value: Any) -> None:

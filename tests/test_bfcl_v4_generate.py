@@ -19,7 +19,7 @@ import dara.evaluation.generate as generate
 from bfcl_v4_fakes import OracleSampler, ScriptedSampler, benchmark, real_cases
 from dara.config import Benchmark
 from dara.data.hub import Fetch
-from dara.evaluation import bfcl_v4, samplers
+from dara.evaluation import bfcl_v4, engines, samplers
 from dara.evaluation.bfcl import CATEGORIES
 from dara.evaluation.generate import generate_checkpoints, response_journal
 from dara.evaluation.records import (
@@ -219,7 +219,7 @@ def write_model(folder: Path) -> Path:
 
 def test_a_model_is_evaluated_without_the_workflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = write_model(tmp_path)
-    monkeypatch.setitem(generate.SAMPLERS, "transformers", ScriptedSampler(lambda prompt, n: SAID))
+    monkeypatch.setitem(engines.SAMPLERS, "transformers", ScriptedSampler(lambda prompt, n: SAID))
     fetch = Fetch(cache=tmp_path / "hub", lock=tmp_path / "lock.yaml")
     table = evaluate_model(
         str(checkpoint), "bfcl_v4", limit=CASES, sampler="transformers", out=tmp_path / "out", fetch=fetch
@@ -236,7 +236,7 @@ def test_a_first_look_says_which_averages_it_has_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpoint = write_model(tmp_path)
-    monkeypatch.setitem(generate.SAMPLERS, "transformers", ScriptedSampler(lambda prompt, n: SAID))
+    monkeypatch.setitem(engines.SAMPLERS, "transformers", ScriptedSampler(lambda prompt, n: SAID))
     fetch, out = Fetch(cache=tmp_path / "hub", lock=tmp_path / "lock.yaml"), tmp_path / "out"
     caplog.set_level("INFO")
     table = evaluate_model(str(checkpoint), "bfcl_v4", limit=12, sampler="transformers", out=out, fetch=fetch)

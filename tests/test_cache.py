@@ -11,9 +11,8 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from dara.benchmarks import definition
 from dara.cache import holds_run, holds_scores, store
-from dara.config import Benchmark, RunSpec
+from dara.config import Benchmark
 from dara.cost import cost
 from dara.evaluation.records import (
     CACHED_RESPONSES,
@@ -28,7 +27,9 @@ from dara.evaluation.records import (
 from dara.files import gzipped, read_text
 from dara.loading import ConfigurationError, merge, read_yaml
 from dara.plan import WorkflowPlan
+from dara.registries import definition
 from dara.runs import evaluation_id
+from dara.specs import RunSpec
 from dara.store import canonical_json
 from project import ROOT
 

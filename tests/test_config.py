@@ -8,29 +8,14 @@ from pathlib import Path
 import pytest
 
 from dara.cli import main
-from dara.config_docs import keys_page
-from dara.loading import (
-    ConfigurationError,
-    check_method_parameters,
-    load_all_presets,
-    load_configuration,
-    load_preset,
-    merge,
-    read_methods,
-    read_yaml,
-)
+from dara.config import keys_page
+from dara.loading import ConfigurationError, load_all_presets, load_preset, read_methods
 from dara.methods import available_methods, load_method
-from dara.plan import WorkflowPlan
-from dara.runs import (
-    check_source,
-    data_id,
-    method_spec,
-    plan_runs,
-    run_id,
-)
+from dara.preflight import check_method_parameters
+from dara.runs import RunMatrix, check_source, data_id, method_spec, plan_runs, run_id
 from dara.specs import RunSpec
 from dara.store import canonical_json, spec_sha256
-from project import ROOT
+from project import ROOT, planned
 
 
 @pytest.fixture
@@ -40,52 +25,30 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def spoil(root: Path, file: str, old: str, new: str) -> str:
-    """Replace `old` in a configuration file and return the error that follows."""
-    path = root / "config" / file
+def edit(path: Path, old: str, new: str) -> None:
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
-    with pytest.raises(ConfigurationError) as error:
-        load_all_presets(root)
-    return str(error.value).replace(f"{root}/", "")
 
 
-def test_every_preset_and_experiment_file_is_valid():
-    presets = load_all_presets(ROOT)
-    assert {"laptop", "smoke"} <= set(presets)
-    assert {"tool_main", "math_main"} <= set(presets["laptop"].experiments)
+@pytest.fixture(scope="module")
+def laptop() -> RunMatrix:
+    return planned("laptop").matrix
 
 
-def test_the_laptop_matrix_is_the_planned_one():
-    plan = plan_runs(load_preset(ROOT, ROOT / "config/presets/laptop.yaml"))
+def test_the_laptop_matrix_is_the_planned_one(laptop):
+    """And no setting belongs to one method."""
     cells = {
-        experiment: {(plan.runs[run].method.name, plan.runs[run].seed) for run in runs}
-        for experiment, runs in plan.experiments.items()
+        experiment: {(laptop.runs[run].method.name, laptop.runs[run].seed) for run in runs}
+        for experiment, runs in laptop.experiments.items()
     }
     wanted = {(method, seed) for method in ("grpo", "gdpo", "dara_sym", "dara_asym") for seed in (100, 101, 102)}
     assert cells == {"tool_main": wanted, "math_main": wanted}
-    steps = {spec.task: (spec.group_size, spec.prompts_per_step, spec.steps) for spec in plan.runs.values()}
+    steps = {spec.task: (spec.group_size, spec.prompts_per_step, spec.steps) for spec in laptop.runs.values()}
     assert steps == {"tool_calling": (4, 32, 80), "math": (8, 32, 110)}
-    assert all(spec.model.warm_start.seed >= 100 for spec in plan.runs.values())
-
-
-def test_no_setting_belongs_to_one_method():
-    plan = plan_runs(load_preset(ROOT, ROOT / "config/presets/laptop.yaml"))
-    settings = {
-        (spec.task, spec.seed, spec.model_copy(update={"method": None}).model_dump_json())
-        for spec in plan.runs.values()
-    }
-    assert len(settings) == 6  # two tasks x three seeds, whatever the method
-
-
-def test_a_misspelt_key_names_file_key_and_the_nearest_right_one(root):
-    message = spoil(root, "presets/laptop.yaml", "group_sizes: [4]", "group_sise: [4]")
-    assert (
-        "config/presets/laptop.yaml: experiments.tool_main.group_sise: unknown key; did you mean 'group_sizes'?"
-        in message
-    )
-    assert "experiments.tool_main.group_sizes: missing; this key is required" in message
+    assert all(spec.model.warm_start.seed >= 100 for spec in laptop.runs.values())
+    others = {spec.model_copy(update={"method": None}).model_dump_json() for spec in laptop.runs.values()}
+    assert len(others) == 6  # two tasks x three seeds, whatever the method
 
 
 @pytest.mark.parametrize(
@@ -145,120 +108,108 @@ def test_a_misspelt_key_names_file_key_and_the_nearest_right_one(root):
         ("experiments/tool_main.yaml", "sparse_reward: format", "sparse_reward: length", "sparse_reward: 'length' is not one of the experiment's rewards"),
         ("experiments/tool_main.yaml", "[0.5, 0.8, 0.9]", "[0.5, 80]", "thresholds.format.1: input should be less than or equal to 1 (given: 80)"),
         ("experiments/math_main.yaml", "math_runs: runs", "runs: runs", "tables.runs stands in tool_main too"),
+        ("presets/laptop.yaml", "group_sizes: [4]", "group_sise: [4]", "config/presets/laptop.yaml: experiments.tool_main.group_sise: unknown key; did you mean 'group_sizes'?"),
+        ("presets/laptop.yaml", "group_sizes: [4]", "group_sise: [4]", "experiments.tool_main.group_sizes: missing; this key is required"),
+        ("presets/laptop-study.yaml", "extends: laptop", "extends: labtop", "laptop-study.yaml: extends: 'labtop' is not a preset of config/presets/; did you mean 'laptop'?"),
+        ("presets/laptop.yaml", "steps: 80", "steps: 0", "config/presets/laptop.yaml: tasks.tool_calling.steps"),
     ],
 )  # fmt: skip
 def test_mistakes_are_explained(root, file, old, new, expected):
-    assert expected in spoil(root, file, old, new)
+    edit(root / "config" / file, old, new)
+    with pytest.raises(ConfigurationError) as error:
+        load_all_presets(root)
+    assert expected in str(error.value).replace(f"{root}/", "")
 
 
 def test_a_combination_of_settings_that_makes_no_run_is_one_sentence(root):
-    path = root / "config/presets/laptop-study.yaml"
-    path.write_text(path.read_text().replace("responses_per_step: 512", "responses_per_step: 96"))
-    values = merge(read_yaml(root / "config/config.yaml"), read_yaml(path))
+    edit(root / "config/presets/laptop-study.yaml", "responses_per_step: 512", "responses_per_step: 96")
     with pytest.raises(ConfigurationError, match="preset laptop-study: prompts_per_step 3 must be a multiple of"):
-        WorkflowPlan.load(root, values, [path])
+        planned("laptop-study", root)
 
 
-def test_the_command_line_is_named_where_it_is_wrong():
-    files = [ROOT / "config/config.yaml", ROOT / "config/presets/laptop.yaml"]
-    values = merge(read_yaml(files[0]), read_yaml(files[1]))
-    with pytest.raises(ConfigurationError, match="--config on the command line: group_sise: unknown key"):
-        load_configuration(ROOT, values | {"group_sise": 4}, files)
-    with pytest.raises(ConfigurationError, match="--config on the command line: reuse: input should be"):
-        load_configuration(ROOT, values | {"reuse": "sometimes"}, files)
+@pytest.mark.parametrize(
+    ("key", "value", "problem"), [("group_sise", 4, "unknown key"), ("reuse", "sometimes", "input should be")]
+)
+def test_the_command_line_is_named_where_it_is_wrong(key, value, problem):
+    with pytest.raises(ConfigurationError, match=f"--config on the command line: {key}: {problem}"):
+        planned("laptop", **{key: value})
 
 
-def test_a_file_that_is_no_text_is_named(root):
-    (root / "config/models.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigurationError, match=r"models\.yaml: not UTF-8 text"):
-        load_all_presets(root)
-
-
-@pytest.mark.parametrize("content", [b"a: \x00", b'a: "\x00"', b"\x00"])
-def test_a_file_with_characters_that_no_yaml_has_is_named(root, content):
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(b"\xff\xfe\x00", "not UTF-8 text")]
+    + [(text, "not valid YAML: unacceptable character") for text in (b"a: \x00", b'a: "\x00"', b"\x00")],
+)
+def test_a_file_that_is_no_text_or_has_characters_that_no_yaml_has_is_named(root, content, problem):
     (root / "config/models.yaml").write_bytes(content)
-    with pytest.raises(ConfigurationError, match=r"models\.yaml: not valid YAML: unacceptable character"):
+    with pytest.raises(ConfigurationError, match=rf"models\.yaml: {problem}"):
         load_all_presets(root)
 
 
-def test_a_preset_that_extends_another_shares_its_runs():
+def test_a_preset_that_extends_another_shares_its_runs(laptop):
     presets = load_all_presets(ROOT)
-    laptop, study = plan_runs(presets["laptop"]), plan_runs(presets["laptop-study"])
+    study = plan_runs(presets["laptop-study"])
     assert set(laptop.runs) < set(study.runs)
     tasks = {name: preset.preset.tasks for name, preset in presets.items()}
     assert tasks["laptop-study"]["math"] == tasks["laptop"]["math"]
     only_here = {"reward_params": {"length": {"limit": 2}}}  # of three_rewards, which the laptop does not have
     assert tasks["laptop-study"]["tool_calling"] == tasks["laptop"]["tool_calling"].model_copy(update=only_here)
-
-
-def test_group_sizes_share_the_responses_of_a_step():
-    plan = plan_runs(load_all_presets(ROOT)["laptop-study"])
-    specs = [plan.runs[run] for run in plan.experiments["group_size"]]
+    specs = [study.runs[run] for run in study.experiments["group_size"]]  # which share the responses of a step
     assert {(spec.group_size, spec.prompts_per_step) for spec in specs} == {(4, 128), (8, 64), (16, 32), (32, 16)}
-    assert {spec.optimizer.learning_rate for spec in specs} == {1e-4}
-    assert {spec.optimizer.betas for spec in specs} == {(0.9, 0.98)}
+    assert {(spec.optimizer.learning_rate, spec.optimizer.betas) for spec in specs} == {(1e-4, (0.9, 0.98))}
 
 
-def test_extending_what_is_not_there_is_explained(root):
-    message = spoil(root, "presets/laptop-study.yaml", "extends: laptop", "extends: labtop")
-    assert "laptop-study.yaml: extends: 'labtop' is not a preset of config/presets/; did you mean 'laptop'?" in message
+# --- identities -------------------------------------------------------------------------------------------------------
 
 
-def test_a_mistake_in_an_extended_preset_names_its_file(root):
-    message = spoil(root, "presets/laptop.yaml", "steps: 80", "steps: 0")
-    assert "config/presets/laptop.yaml: tasks.tool_calling.steps" in message
-
-
-def test_identities_do_not_depend_on_the_order_of_keys_and_differ_with_every_setting():
-    plan = plan_runs(load_preset(ROOT, ROOT / "config/presets/laptop.yaml"))
-    spec = next(iter(plan.runs.values()))
-    again = type(spec).model_validate(dict(reversed(spec.model_dump(mode="json").items())))
-    assert spec_sha256(again) == spec_sha256(spec)
-    changed = [
-        spec.model_copy(update={"seed": 7}),
-        spec.model_copy(update={"steps": 81}),
-        spec.model_copy(update={"repeat": 1}),
-        spec.model_copy(update={"method": spec.method.model_copy(update={"params": {"eps": 1e-5}})}),
-        spec.model_copy(update={"data": spec.data.model_copy(update={"seed": 7})}),
-    ]
-    assert len({spec_sha256(one) for one in [spec, *changed]}) == 6
-
-
-def test_run_ids_say_what_the_run_is():
-    spec = next(iter(plan_runs(load_preset(ROOT, ROOT / "config/presets/laptop.yaml")).runs.values()))
+def test_identities_do_not_depend_on_the_order_of_keys_and_differ_with_every_setting(laptop):
+    spec = next(iter(laptop.runs.values()))
     assert run_id(spec) == f"tool_calling-tiny-tool-grpo-g4-s100-{spec_sha256(spec)[:8]}"
     assert data_id(spec.data) == f"laptop_tools-{spec_sha256(spec.data)[:8]}"
+    again = type(spec).model_validate(dict(reversed(spec.model_dump(mode="json").items())))
+    assert spec_sha256(again) == spec_sha256(spec)
+    parts = {
+        "method": spec.method.model_copy(update={"params": {"eps": 1e-5}}),
+        "data": spec.data.model_copy(update={"seed": 7}),
+    }
+    changes = [{"seed": 7}, {"steps": 81}, {"repeat": 1}, *({key: value} for key, value in parts.items())]
+    assert len({spec_sha256(spec.model_copy(update=change)) for change in ({}, *changes)}) == 6
 
 
-def add_own(root: Path) -> None:
-    """Name the function in config/my_methods.py, beside what a developer may have in methods.yaml for a while."""
-    with (root / "config/methods.yaml").open("a") as methods:
-        methods.write(
-            '\nof_this_test: {function: "my_methods.py:contributions", label: Of this test, color: "#010203"}\n'
-        )
+def test_the_cached_runs_have_the_identities_that_they_were_trained_under():
+    paths = sorted((ROOT / "results/cached").glob("*/spec.json"))
+    assert len(paths) > 100
+    for path in paths:
+        spec = RunSpec.model_validate_json(path.read_text())
+        assert run_id(spec) == path.parent.name
+        assert spec_sha256(spec) == json.loads((path.parent / "manifest.json").read_text())["spec_sha256"]
 
 
-def test_an_edited_method_of_a_user_is_a_new_run(root):
-    source = root / "config/my_methods.py"
+def test_a_key_that_is_added_later_leaves_identities_as_they_are(laptop):
+    """A default is no part of an identity, but the version of the trainer's contract always is."""
+    spec = next(iter(laptop.runs.values()))
+    content = json.loads(canonical_json(spec, defaults=False))
+    assert content["contract"] == 1
+    assert "repeat" not in content
+    assert json.loads(canonical_json(spec))["repeat"] == 0
+
+
+# --- methods ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_edited_method_of_a_user_is_a_new_run_and_a_run_planned_before_does_not_start(root):
+    source, methods = root / "config/my_methods.py", root / "config/methods.yaml"
     source.write_text("def contributions(batch):\n    return batch.z\n")
-    add_own(root)
-    preset = root / "config/presets/laptop.yaml"
-    before = method_spec(load_preset(root, preset), "of_this_test")
-    source.write_text("def contributions(batch):\n    return 2 * batch.z\n")
-    after = method_spec(load_preset(root, preset), "of_this_test")
-    assert before.source_sha256 != after.source_sha256
-    assert before.function == after.function == "my_methods.py:contributions"
-
-
-def test_a_run_planned_before_an_edit_does_not_start(root):
-    source = root / "config/my_methods.py"
-    source.write_text("def contributions(batch):\n    return batch.z\n")
-    add_own(root)
-    experiment = root / "config/experiments/tool_main.yaml"
-    experiment.write_text(experiment.read_text().replace("[grpo, gdpo, dara_sym, dara_asym]", "[of_this_test]"))
-    spec = next(iter(plan_runs(load_preset(root, root / "config/presets/laptop.yaml")).runs.values()))
+    own = 'of_this_test: {function: "my_methods.py:contributions", label: Of this test, color: "#010203"}'
+    methods.write_text(f"{methods.read_text()}\n{own}\n")
+    edit(root / "config/experiments/tool_main.yaml", "[grpo, gdpo, dara_sym, dara_asym]", "[of_this_test]")
+    configuration = load_preset(root, root / "config/presets/laptop.yaml")
+    before, spec = method_spec(configuration, "of_this_test"), next(iter(plan_runs(configuration).runs.values()))
     check_source(spec, root / "config")
     source.write_text("def contributions(batch):\n    return 2 * batch.z\n")
+    after = method_spec(configuration, "of_this_test")
+    assert before.source_sha256 != after.source_sha256
+    assert before.function == after.function == "my_methods.py:contributions"
     with pytest.raises(
         ValueError, match=r"my_methods.py:contributions \(method of_this_test\) was edited after run .*-of_this_test-"
     ):
@@ -266,19 +217,34 @@ def test_a_run_planned_before_an_edit_does_not_start(root):
 
 
 def test_methods_all_lists_every_row(root):
-    experiment = root / "config/experiments/tool_main.yaml"
-    experiment.write_text(experiment.read_text().replace("[grpo, gdpo, dara_sym, dara_asym]", "all"))
-    plan = plan_runs(load_preset(root, root / "config/presets/laptop.yaml"))
+    edit(root / "config/experiments/tool_main.yaml", "[grpo, gdpo, dara_sym, dara_asym]", "all")
+    plan = planned("laptop", root).matrix
     methods = {plan.runs[run].method.name for run in plan.experiments["tool_main"]}
     assert methods == set(read_methods(root)) >= set(available_methods())
 
 
-def test_fixed_weights_must_fit_the_rewards_of_an_experiment(root):
-    path = root / "config/methods.yaml"
-    path.write_text(path.read_text().replace("{weights: [1.0, 5.0]}", "{weights: [1.0, 5.0, 1.0]}", 1))
-    with pytest.raises(ConfigurationError, match=r"methods.yaml: static_asym: .*weights"):
-        check_method_parameters(load_preset(root, root / "config/presets/laptop-study.yaml"))
+@pytest.mark.parametrize(
+    ("preset", "old", "new", "message"),
+    [
+        ("laptop-study", "{weights: [1.0, 5.0]}", "{weights: [1.0, 5.0, 1.0]}", "methods.yaml: static_asym: .*weights"),
+        ("laptop", "{w_max: 5.0}", "{wmax: 5.0}", "methods.yaml: dara_asym: .*wmax.*w_max"),
+    ],
+)
+def test_parameters_of_a_method_are_checked_before_anything_runs(root, preset, old, new, message):
+    """Their names, and that fixed weights fit the rewards of an experiment."""
+    edit(root / "config/methods.yaml", old, new)
+    with pytest.raises(ConfigurationError, match=message):
+        check_method_parameters(load_preset(root, root / f"config/presets/{preset}.yaml"))
 
+
+def test_every_built_in_row_loads_with_its_parameters():
+    built_in = {name: entry for name, entry in read_methods(ROOT).items() if entry.function is None}
+    assert set(available_methods()) == set(built_in)
+    for name, entry in built_in.items():
+        assert load_method(name, **entry.params) is not None
+
+
+# --- files that are not used ------------------------------------------------------------------------------------------
 
 BROKEN = {
     "presets/smoke.yaml": "preset: [",
@@ -294,56 +260,19 @@ def test_a_broken_file_stops_only_what_uses_it(root, capsys, file):
     methods = root / "config/methods.yaml"
     methods.write_text(methods.read_text() + (mine if file.endswith(".py") else ""))
     (root / "config" / file).write_text(BROKEN[file])
-    path = root / "config/presets/laptop.yaml"
-    flow = WorkflowPlan.load(root, merge(read_yaml(root / "config/config.yaml"), read_yaml(path)), [path])
-    check_method_parameters(flow.configuration)
+    check_method_parameters(planned("laptop", root).configuration)
     with pytest.raises(SystemExit):
         main(["--root", str(root), "check-config"])
     assert re.search("smoke.yaml|engines.yaml|mine: ", capsys.readouterr().err)
 
 
-def test_a_copy_of_a_preset_with_its_old_name_is_not_run(root):
+@pytest.mark.parametrize("text", [(ROOT / "config/presets/laptop.yaml").read_text(), "extends: laptop\n"])
+def test_a_copy_of_a_preset_with_its_old_name_is_not_run(root, text):
     """It would train into the results of the other one."""
-    path = root / "config/presets/mine.yaml"
-    for text in ((root / "config/presets/laptop.yaml").read_text(), "extends: laptop\n"):
-        path.write_text(text)
-        values = merge(read_yaml(root / "config/config.yaml"), read_yaml(path))
-        with pytest.raises(ConfigurationError, match=r"mine\.yaml: preset is 'laptop'; it must be 'mine'"):
-            WorkflowPlan.load(root, values, [path])
-
-
-def test_every_built_in_row_loads_with_its_parameters():
-    configuration = load_preset(ROOT, ROOT / "config/presets/laptop.yaml")
-    built_in = {name: entry for name, entry in configuration.methods.items() if entry.function is None}
-    assert set(available_methods()) == set(built_in)
-    for name, entry in built_in.items():
-        assert load_method(name, **entry.params) is not None
-
-
-def test_a_misspelt_parameter_of_a_method_is_found_before_anything_runs(root):
-    path = root / "config/methods.yaml"
-    path.write_text(path.read_text().replace("{w_max: 5.0}", "{wmax: 5.0}"))
-    with pytest.raises(ConfigurationError, match=r"methods.yaml: dara_asym: .*wmax.*w_max"):
-        check_method_parameters(load_preset(root, root / "config/presets/laptop.yaml"))
+    (root / "config/presets/mine.yaml").write_text(text)
+    with pytest.raises(ConfigurationError, match=r"mine\.yaml: preset is 'laptop'; it must be 'mine'"):
+        planned("mine", root)
 
 
 def test_the_page_of_keys_has_not_drifted():
     assert (ROOT / "docs/configuration.md").read_text() == keys_page(), "run `make keys`"
-
-
-def test_the_cached_runs_have_the_identities_that_they_were_trained_under():
-    paths = sorted((ROOT / "results/cached").glob("*/spec.json"))
-    assert len(paths) > 100
-    for path in paths:
-        spec = RunSpec.model_validate_json(path.read_text())
-        assert run_id(spec) == path.parent.name
-        assert spec_sha256(spec) == json.loads((path.parent / "manifest.json").read_text())["spec_sha256"]
-
-
-def test_a_key_that_is_added_later_leaves_identities_as_they_are():
-    """A default is no part of an identity, but the version of the trainer's contract always is."""
-    spec = next(iter(plan_runs(load_preset(ROOT, ROOT / "config/presets/laptop.yaml")).runs.values()))
-    content = json.loads(canonical_json(spec, defaults=False))
-    assert content["contract"] == 1
-    assert "repeat" not in content
-    assert json.loads(canonical_json(spec))["repeat"] == 0

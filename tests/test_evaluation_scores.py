@@ -14,9 +14,8 @@ from typing import ClassVar
 import pandas as pd
 import pytest
 
-from dara import benchmarks
-from dara.benchmarks import definition
-from dara.config import Benchmark, RunSpec
+from dara import registries
+from dara.config import Benchmark
 from dara.data import SOURCES
 from dara.data.generated import held_out
 from dara.evaluation import bfcl_v4, grading, sandbox
@@ -44,9 +43,11 @@ from dara.evaluation.records import (
     steps_made,
     write_responses,
 )
-from dara.evaluation.sandbox import BATCH_ITEMS, Outcome, SandboxError, ScorerSpec, ScoringPool
+from dara.evaluation.sandbox import Outcome, SandboxError, ScorerSpec, ScoringPool
 from dara.files import gzipped
+from dara.registries import definition
 from dara.runs import evaluation_id
+from dara.specs import RunSpec
 from evaluation_fakes import FakeSampler, benchmark, write_cases, write_checkpoints
 from oracle import oracle_response
 from project import ROOT
@@ -214,13 +215,13 @@ def pool(tmp_path: Path, workers: int) -> ScoringPool:
 
 
 def test_several_workers_score_everything_once(tmp_path: Path) -> None:
-    items = {number * 7: {"response": "x" * number} for number in range(20 * BATCH_ITEMS)}
+    items = {number * 7: {"response": "x" * number} for number in range(320)}
     kept: dict[int, Outcome] = {}
     with pool(tmp_path, 3) as workers:
         workers.score({}, kept.__setitem__)
         assert workers.network() in ("isolated", "reachable")
         workers.score(items, kept.__setitem__)
-    lengths = {7 * number: number for number in range(20 * BATCH_ITEMS)}
+    lengths = {7 * number: number for number in range(320)}
     assert {key: outcome.scores["length"] for key, outcome in kept.items()} == lengths
     assert 1 <= len({outcome.scores["pid"] for outcome in kept.values()}) <= 3
     with pytest.raises(ValueError, match="workers must be at least 1, not 0"):
@@ -228,7 +229,7 @@ def test_several_workers_score_everything_once(tmp_path: Path) -> None:
 
 
 def test_a_mistake_ends_all_workers_and_names_the_response(tmp_path: Path) -> None:
-    items = {number: {"response": "mistake" if number == 100 else "x"} for number in range(20 * BATCH_ITEMS)}
+    items = {number: {"response": "mistake" if number == 100 else "x"} for number in range(320)}
     with (
         pool(tmp_path, 2) as workers,
         pytest.raises(SandboxError, match=r"(?s)response 100 of this call.*KeyError: 'ours'"),
@@ -336,7 +337,7 @@ def test_cached_responses_get_the_scores_that_are_kept(task: str, tmp_path: Path
 
 TOY = """
 from pathlib import Path
-from dara.benchmarks import BenchmarkDefinition
+from dara.registries import BenchmarkDefinition
 from dara.evaluation.records import Case, plain_metric
 
 def make_scorer():
@@ -363,7 +364,7 @@ def test_a_new_benchmark_is_a_module_and_a_line_of_the_registry(
     (tmp_path / "toy.txt").write_text("a b c d")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(benchmarks.REGISTRY, "toy", "toy_benchmark:TOY")
+    monkeypatch.setitem(registries.REGISTRY, "toy", "toy_benchmark:TOY")
     spec, out = benchmark("toy", samples=2), tmp_path / "run" / "toy"
     sampler = FakeSampler(lambda text: text if text < "d" else "wrong")
     generate_checkpoints(write_checkpoints(tmp_path, [10]), spec, tmp_path, out, make_sampler=sampler)

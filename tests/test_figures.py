@@ -14,10 +14,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
 from dara.analysis.figures import FIGURES, draw_figure
-from dara.analysis.figures.energy_shares import shares_by_sign
+from dara.analysis.figures.energies import shares_by_sign
 from dara.analysis.figures.style import LINESTYLES, render_figure, style_of
 from dara.analysis.names import headline_threshold
-from dara.analysis.view_runs import curve_over_runs
 from synthetic import COMPARED, METHODS, experiment, simulate, view
 
 PAIR = ("gdpo", "dara_sym")
@@ -76,6 +75,11 @@ def groups():
     return simulate(seeds=(100, 101), steps=40, settings=tuple(("tiny-tool", size) for size in (4, 8, 16, 32)))
 
 
+@pytest.fixture(scope="module")
+def short():
+    return simulate("math", seeds=(100,), steps=12)
+
+
 @pytest.mark.parametrize("name", DRAWN)
 def test_the_same_figure_has_the_same_bytes(name, tool, tmp_path):
     first = render_figure(draw_figure(name, view(tool)), tmp_path / "a" / "tool.main")
@@ -90,38 +94,35 @@ def test_the_same_figure_has_the_same_bytes(name, tool, tmp_path):
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_texts_have_their_place(name, tool, groups):
+def test_texts_have_their_place(name, tool, groups, short):
     check_layout(draw_figure(name, view(tool)))
     check_layout(draw_figure(name, view(groups)))
-    check_layout(draw_figure(name, view(simulate("math", seeds=(100,), steps=12), experiment("math"))))
+    check_layout(draw_figure(name, view(short, experiment("math"))))
+
+
+@pytest.fixture(scope="module")
+def sparse():
+    """Frames of two settings, of methods without runs, and of no run at all."""
+    gone = simulate(seeds=(100,), steps=6, methods=PAIR, missing=tuple((method, 100) for method in PAIR))
+    missing = simulate(seeds=(100, 101), steps=40, missing=(("grpo", 100), ("grpo", 101), ("gdpo", 101)))
+    two = simulate(methods=PAIR, seeds=(100, 101), steps=40, settings=(("small", 4), ("large", 8)))
+    return {
+        "two": view(two, experiment(methods=PAIR)),
+        "missing": view(missing),
+        "gone": view(gone, experiment(methods=PAIR)),
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_model_and_group_size_has_its_own_panels(name, tool):
-    frames = simulate(methods=PAIR, seeds=(100, 101), steps=40, settings=(("small", 4), ("large", 8)))
-    one = draw_figure(name, view(tool))
-    two = draw_figure(name, view(frames, experiment(methods=PAIR)))
-    assert len(two.axes) == 2 * len(one.axes)
-    assert any("small, G=4" in text for text in texts(two))
-    assert any("large, G=8" in text for text in texts(two))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_method_without_runs_shows_as_missing(name):
-    frames = simulate(seeds=(100, 101), steps=40, missing=(("grpo", 100), ("grpo", 101), ("gdpo", 101)))
-    found = texts(draw_figure(name, view(frames, experiment())))
-    assert "GRPO (no runs)" in found
-    assert "GDPO (1 of 2 runs)" in found
-    assert "DARA-Sym" in found
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_an_empty_selection_is_an_error(name, tool):
+def test_settings_have_panels_missing_runs_are_named_and_nothing_is_an_error(name, tool, sparse):
+    two = draw_figure(name, sparse["two"])
+    assert len(two.axes) == 2 * len(draw_figure(name, view(tool)).axes)
+    assert all(any(place in text for text in texts(two)) for place in ("small, G=4", "large, G=8"))
+    assert {"GRPO (no runs)", "GDPO (1 of 2 runs)", "DARA-Sym"} <= set(texts(draw_figure(name, sparse["missing"])))
     with pytest.raises(ValueError, match=r"experiment other: .*`runs` has no run.*tool_main"):
-        draw_figure(name, view(tool, experiment(name="other")))
-    gone = simulate(seeds=(100,), steps=6, methods=PAIR, missing=(("gdpo", 100), ("dara_sym", 100)))
+        view(tool, experiment(name="other"))
     with pytest.raises(ValueError, match=r"experiment tool_main: no .* 0 finished of 2 planned runs"):
-        draw_figure(name, view(gone, experiment(methods=PAIR)))
+        draw_figure(name, sparse["gone"])
 
 
 def test_an_unknown_method_is_an_error(tool):
@@ -180,15 +181,6 @@ def test_learning_curves_draw_median_band_and_threshold(tool):
     assert list(lines["#333333"].get_ydata()) == [0.8, 0.8]
     assert len(format_axes.collections) == len(COMPARED)
     assert [axes.get_title() for axes in figure.axes[:2]] == ["correctness reward", "format reward"]
-
-
-def test_learning_curves_skip_values_that_were_not_finite():
-    rows = pd.DataFrame({"run_id": ["a", "a", "b", "b"], "step": [1, 2, 1, 2], "value": [1.0, np.nan, 3.0, 5.0]})
-    curve = curve_over_runs(rows)
-    assert curve["middle"].to_list() == [2.0, 5.0]
-    assert curve["low"].to_list() == [1.5, 5.0]
-    assert curve["n"].to_list() == [2, 1]
-    assert curve_over_runs(rows[:0]).empty
 
 
 def test_crossing_strip_has_a_point_a_run_and_open_markers(tool):

@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 
-from dara.analysis.figures import activity_curve, density_energy, draw_figure, energy_ratio, group_size, overview
+from dara.analysis.figures import densities, draw_figure
+from dara.analysis.figures import energies as energy_figures
 from dara.analysis.view_published import PublishedView, read_published
 from dara.analysis.view_runs import RunsView
 from dara.config import Experiment
@@ -75,9 +76,9 @@ def line_of(axes, color: str):
 
 
 def test_texts_of_published_figures_have_their_place(math_published, group_size_published):
-    check_layout(energy_ratio.draw(math_published))
-    check_layout(group_size.draw(group_size_published))
-    check_layout(activity_curve.draw(published("tool_main")))
+    check_layout(draw_figure("energy_ratio", math_published))
+    check_layout(draw_figure("group_size", group_size_published))
+    check_layout(draw_figure("activity_curve", published("tool_main")))
 
 
 @pytest.mark.parametrize("name", ["activity_curve", "group_size", "energy_ratio", "density_energy"])
@@ -90,24 +91,15 @@ def test_a_source_without_the_numbers_is_an_error(name, tool):
 
 def test_a_published_source_without_the_numbers_is_an_error(math_published, group_size_published):
     with pytest.raises(ValueError, match=r"published: experiment math_main: no step with both reward/length/mean"):
-        activity_curve.draw(math_published)
+        draw_figure("activity_curve", math_published)
     with pytest.raises(ValueError, match=r"published: experiment group_size: no energy ratio of format"):
-        energy_ratio.draw(group_size_published)
+        draw_figure("energy_ratio", group_size_published)
     with pytest.raises(ValueError, match=r"published: experiment math_main: no energies of single steps"):
-        density_energy.draw(math_published)
-
-
-@pytest.mark.parametrize(
-    ("method", "wanted", "weight"), [("gdpo", (12, 3), 1), ("dara_sym", (12, 12), 2), ("dara_asym", (12, 9.75), 2)]
-)
-def test_the_toy_batch_has_the_energies_of_the_paper(method, wanted, weight):
-    toy = overview.toy_of(method, METHODS[method].params)
-    np.testing.assert_allclose(toy.energies.total, wanted, atol=1e-4)
-    np.testing.assert_allclose(toy.weights, (1, weight), atol=1e-12)
+        draw_figure("density_energy", math_published)
 
 
 def test_the_overview_draws_what_the_methods_give(tool):
-    figure = overview.draw(tool)
+    figure = draw_figure("overview", tool)
     bars = figure.axes[1]
     heights = np.array([bar.get_height() for bar in bars.patches])
     wanted = [6, 6, 2.25, 0.75, 6, 6, 9, 3, 6, 6, 9, 0.75]  # by method and reward: positive, negative
@@ -120,29 +112,16 @@ def test_the_overview_draws_what_the_methods_give(tool):
     assert any(r"$\pi_2$ = 1/4" in text for text in found)
     assert "$E_1$ = 12,  $E_2$ = 3" in found
     assert "$w_1$ = 1,  $w_2$ = 2" in found
-
-
-def test_the_overview_takes_the_cap_of_the_methods_row(tool):
     capped = METHODS | {"dara_sym": METHODS["dara_sym"].model_copy(update={"params": {"w_max": 1.5}})}
-    found = {
-        text.get_text() for text in shown_texts(overview.draw(RunsView(tool.frames, tool.experiment, capped, "x")))
-    }
+    figure = draw_figure("overview", RunsView(tool.frames, tool.experiment, capped, "x"))
+    found = {text.get_text() for text in shown_texts(figure)}
     assert {"6.75\n\u00d71.5", "$w_1$ = 1,  $w_2$ = 1.5"} <= found  # 1.5 squared times 3
-
-
-def test_the_overview_needs_one_of_its_methods():
-    view = runs(experiment(methods=("grpo",)), methods=("grpo",), seeds=(100,), steps=3)
     with pytest.raises(ValueError, match="none of them"):
-        overview.draw(view)
-
-
-def test_activity_of_hand_computed_means():
-    np.testing.assert_allclose(activity_curve.activity(np.array([0, 0.5, 1]), 4), [0, 0.875, 0], atol=1e-15)
-    assert activity_curve.activity(0.25, 2) == pytest.approx(2 * 0.25 * 0.75)
+        draw_figure("overview", runs(experiment(methods=("grpo",)), methods=("grpo",), seeds=(100,), steps=3))
 
 
 def test_activity_points_are_the_steps_of_the_runs(tool):
-    axes = activity_curve.draw(tool).axes[0]
+    axes = draw_figure("activity_curve", tool).axes[0]
     curves = tool.frames["training_curves"]
     mine = curves[(curves["method"] == "gdpo")].pivot(index=["run_id", "step"], columns="metric", values="value")
     wanted = mine[["reward/format/mean", "density/format"]].to_numpy()
@@ -152,17 +131,18 @@ def test_activity_points_are_the_steps_of_the_runs(tool):
     assert len(lines) == 4
     dark = line_of(axes, "#333333")
     assert float(dark.get_ydata()[200]) == pytest.approx(0.875)  # p = .5, G = 4
+    np.testing.assert_allclose(densities.activity(np.array([0, 0.25, 1]), 2), [0, 2 * 0.25 * 0.75, 0], atol=1e-15)
 
 
 def test_each_group_size_has_its_own_dark_curve(groups):
-    figure = activity_curve.draw(groups)
+    figure = draw_figure("activity_curve", groups)
     assert [axes.get_title(loc="left") for axes in figure.axes] == [f"tiny-tool, G={size}" for size in (4, 8, 16, 32)]
     for axes, size in zip(figure.axes, (4, 8, 16, 32), strict=True):
         assert float(line_of(axes, "#333333").get_ydata()[200]) == pytest.approx(1 - 2 * 0.5**size)
 
 
 def test_published_activity_is_of_the_page():
-    axes = activity_curve.draw(published("tool_main")).axes[0]
+    axes = draw_figure("activity_curve", published("tool_main")).axes[0]
     found = points(axes, COLOR["grpo"])
     assert found.shape == (100, 2)
     np.testing.assert_allclose(found[0], (0.0063, 0.0234))
@@ -171,11 +151,11 @@ def test_published_activity_is_of_the_page():
 def test_a_reward_that_is_no_share_has_no_activity_curve(tool):
     asked = tool.experiment.model_copy(update={"sparse_reward": "correctness"})
     with pytest.raises(ValueError, match=r"laptop: experiment tool_main: \w+ has a mean correctness reward of 1\.\d+"):
-        activity_curve.draw(RunsView(tool.frames, asked, METHODS, "laptop"))
+        draw_figure("activity_curve", RunsView(tool.frames, asked, METHODS, "laptop"))
 
 
 def test_group_size_draws_medians_and_marks(groups):
-    figure = group_size.draw(groups)
+    figure = draw_figure("group_size", groups)
     assert len(figure.axes) == 8
     assert len({axes.get_xlim() for axes in figure.axes}) == 1
     curves, crossings = groups.frames["training_curves"], groups.frames["crossings"]
@@ -190,29 +170,22 @@ def test_group_size_draws_medians_and_marks(groups):
 
 
 def test_published_group_sizes_have_the_published_crossings(group_size_published):
-    figure = group_size.draw(group_size_published)
+    figure = draw_figure("group_size", group_size_published)
     strip = figure.axes[3]  # G=8
     assert figure.axes[1].get_title(loc="left").endswith("G=8")
     wanted = {"grpo": [41, 57, 100], "gdpo": [29, 90, 100], "dara_sym": [14, 14], "dara_asym": [13, 14]}
     for method, steps in wanted.items():
         assert sorted(points(strip, COLOR[method])[:, 0]) == steps
+    assert list(points(strip, COLOR["dara_sym"])[:, 1] - 2) == [-0.25, 0.25]  # those of one step stand apart
     hollow = [line for line in strip.lines if line.get_markerfacecolor() == "white"]
     assert [line.get_xdata()[0] for line in hollow] == [100, 100]
     assert len(line_of(figure.axes[1], COLOR["gdpo"]).get_xdata()) == 13
 
 
-def test_marks_on_one_step_stand_apart():
-    marks = [group_size.Mark(seed, 5, "reached", None, 9) for seed in range(2)]
-    marks.append(group_size.Mark(2, None, "not_reached", None, 9))
-    assert group_size._shifts(marks) == [-0.25, 0.25, 0.0]
-
-
 def test_group_size_needs_a_threshold(tool):
     asked = tool.experiment.model_copy(update={"thresholds": {}})
     with pytest.raises(ValueError, match="the sparse reward 'format' has no thresholds"):
-        group_size.draw(RunsView(tool.frames, asked, METHODS, "laptop"))
-    low = tool.experiment.model_copy(update={"thresholds": {"format": (0.9, 0.5)}})
-    assert group_size.threshold_of(RunsView(tool.frames, low, METHODS, "laptop")) == 0.5
+        draw_figure("group_size", RunsView(tool.frames, asked, METHODS, "laptop"))
 
 
 def energies(values: dict[int, tuple]) -> RunsView:
@@ -230,11 +203,11 @@ def energies(values: dict[int, tuple]) -> RunsView:
 
 def test_ratios_of_runs_are_quotients_of_trailing_sums():
     view = energies({1: (8.0, 16.0, 2.0), 2: (2.0, 4.0, 5.0), 3: (0.0, 20.0, 1.0)})
-    found = energy_ratio.runs_ratios(view, view.settings[0], "dara_sym")
-    np.testing.assert_allclose(found.before["middle"], [8 / 16, 10 / 20, 10 / 40])
-    np.testing.assert_allclose(found.after["middle"], [32 / 16, 82 / 20, 82 / 40])
-    assert found.capped.to_list() == [0, 1, 0]
-    axes = energy_ratio.draw(view).axes[0]
+    before, after, capped = energy_figures.ratios(view, view.settings[0], "dara_sym")
+    np.testing.assert_allclose(before["middle"], [8 / 16, 10 / 20, 10 / 40])
+    np.testing.assert_allclose(after["middle"], [32 / 16, 82 / 20, 82 / 40])
+    assert capped.to_list() == [0, 1, 0]
+    axes = draw_figure("energy_ratio", view).axes[0]
     np.testing.assert_allclose(line_of(axes, COLOR["gdpo"]).get_ydata(), [0.5, 0.5, 0.25])
     np.testing.assert_allclose(line_of(axes, COLOR["dara_sym"]).get_ydata(), [2, 4.1, 2.05])
     assert list(line_of(axes, "#333333").get_ydata()) == [1, 1]
@@ -243,19 +216,19 @@ def test_ratios_of_runs_are_quotients_of_trailing_sums():
 
 def test_a_step_without_dense_energy_has_no_ratio():
     view = energies({1: (8.0, 0.0, 2.0), 2: (2.0, 4.0, 1.0)})
-    found = energy_ratio.runs_ratios(view, view.settings[0], "dara_sym")
-    assert found.before["middle"].to_dict() == {2: 2.5}
+    before = energy_figures.ratios(view, view.settings[0], "dara_sym")[0]
+    assert before["middle"].to_dict() == {2: 2.5}
 
 
 @pytest.mark.parametrize(
     ("capped", "start"), [([0, 1, 0, 1, 1], 4), ([1, 1], 1), ([0, 1, 0.5], None), ([0, 0], None), ([], None)]
 )
 def test_cap_start(capped, start):
-    assert energy_ratio.cap_start(pd.Series(capped, index=range(1, len(capped) + 1), dtype=float)) == start
+    assert energy_figures.cap_start(pd.Series(capped, index=range(1, len(capped) + 1), dtype=float)) == start
 
 
 def test_published_ratios_and_their_cap(math_published):
-    figure = energy_ratio.draw(math_published)
+    figure = draw_figure("energy_ratio", math_published)
     facts = math_published.rows[math_published.rows["metric"] == "first_step/cap"].set_index("model")["value"]
     assert len(figure.axes) == len(facts) == 3
     for axes, (model, size, _) in zip(figure.axes, math_published.settings, strict=True):
@@ -274,14 +247,15 @@ def test_the_cap_is_the_methods_own(math_published):
     from dara.methods import dara_asym, dara_sym
 
     for method in (dara_sym, dara_asym):
-        assert inspect.signature(method.contributions).parameters["w_max"].default == energy_ratio.W_MAX
+        assert inspect.signature(method.contributions).parameters["w_max"].default == energy_figures.W_MAX
     capped = METHODS | {"dara_sym": METHODS["dara_sym"].model_copy(update={"params": {"w_max": 3.0}})}
     view = PublishedView(math_published.published, math_published.experiment, capped)
-    assert energy_ratio.cap_of(view, "dara_sym") == 3.0
+    labels = [text.get_text() for text in draw_figure("energy_ratio", view).legends[0].get_texts()]
+    assert "weight at its cap of 3" in labels
 
 
 def test_density_and_energy_before_and_after(tool):
-    before, after = density_energy.draw(tool).axes
+    before, after = draw_figure("density_energy", tool).axes
     frame = tool.frames["energies"]
     mine = frame[(frame["method"] == "dara_asym") & (frame["reward"] == "format")].sort_values(["run_id", "step"])
     found = points(before, COLOR["dara_asym"])

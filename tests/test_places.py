@@ -9,12 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from dara.loading import ConfigurationError, load_all_presets, load_configuration, load_preset, merge, read_yaml
-from dara.places import NAME_LENGTH, RESERVED, as_written, check_name, check_output, expanded
-from dara.plan import WorkflowPlan
-from dara.plugins import source_file
+from dara.loading import ConfigurationError, load_all_presets, load_configuration, load_preset
+from dara.places import NAME_LENGTH, RESERVED, as_written, check_name, check_output, expanded, source_file
 from dara.specs import HubModel, MethodSpec
-from project import ROOT
+from project import ROOT, planned
 
 PATHS = ("results", "scratch", "training_environment", "evaluation_environment")
 
@@ -27,10 +25,12 @@ def root(tmp_path, monkeypatch) -> Path:
     return tmp_path / "clone"
 
 
-def smoke(root: Path, **keys) -> WorkflowPlan:
-    """The smoke preset with other values, as `--config` gives them."""
-    files = [root / "config/config.yaml", root / "config/presets/smoke.yaml"]
-    return WorkflowPlan.load(root, merge(merge(read_yaml(files[0]), read_yaml(files[1])), keys), files[1:])
+def smoke(root: Path, **keys):
+    return planned("smoke", root, **keys)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    path.write_text(path.read_text().replace(old, new))
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -90,39 +90,27 @@ def test_tables_and_figures_are_files_too(root, name):
 def test_the_longest_names_make_file_names_that_fit(root):
     """Also with the largest numbers, in logs and where a job writes beside a file before it has its name."""
     longest = "a" * NAME_LENGTH
-    for file, old in (("models.yaml", "smoke-tool:"), ("presets/smoke.yaml", "[smoke-tool]")):
-        path = root / "config" / file
-        path.write_text(path.read_text().replace(old, old.replace("smoke-tool", longest)))
-    methods = root / "config/methods.yaml"
+    edit(root / "config/models.yaml", "smoke-tool:", f"{longest}:")
+    methods, preset = root / "config/methods.yaml", root / "config/presets/smoke.yaml"
     methods.write_text(
         f'{methods.read_text()}{longest}: {{function: "dara.methods.gdpo:contributions", label: L, color: "#000000"}}\n'
     )
-    preset, experiment = root / "config/presets/smoke.yaml", root / "config/experiments/tool_main.yaml"
-    for path in {*preset.parent.iterdir()} - {preset}:
-        path.unlink()
-    preset.write_text(
-        preset.read_text()
-        .replace("[gdpo, dara_sym]", f"[{longest}]")
-        .replace("seeds: [100]", f"seeds: [{2**31 - 1}]")
-        .replace("group_sizes: [4]", f"group_sizes: [{10**6}]")
-    )
-    experiment.write_text(experiment.read_text().replace("  runs: runs", f"  {longest}: runs"))
+    for old, new in (
+        ("[smoke-tool]", f"[{longest}]"),
+        ("[gdpo, dara_sym]", f"[{longest}]"),
+        ("seeds: [100]", f"seeds: [{2**31 - 1}]"),
+        ("group_sizes: [4]", f"group_sizes: [{10**6}]"),
+    ):
+        edit(preset, old, new)
+    edit(root / "config/experiments/tool_main.yaml", "  runs: runs", f"  {longest}: runs")
     flow = smoke(root, evaluation_jobs=99)
     run = next(run for run in flow.matrix.runs if longest in run)
     assert run.count(longest) == 2
     benchmark = "deepscaler_validation"
-    names = [
-        f"{run}.{benchmark}.part99of99.log",
-        f".{run}.partial",
-        f".{longest}_side_by_side.md.4194304",
-        f".{benchmark}.identity.unfinished.json.4194304",
-        f"rule_evaluate_part_{run}_{benchmark}_99_99",
-        *(
-            part
-            for file in (*flow.scored, *flow.outputs.files, *flow.training_inputs(SimpleNamespace(run=run)).values())
-            for part in Path(file).parts
-        ),
-    ]
+    files = (*flow.scored, *flow.outputs.files, *flow.training_inputs(SimpleNamespace(run=run)).values())
+    names = [part for file in files for part in Path(file).parts]
+    names += [f"{run}.{benchmark}.part99of99.log", f".{run}.partial", f".{longest}_side_by_side.md.4194304"]
+    names += [f".{benchmark}.identity.unfinished.json.4194304", f"rule_evaluate_part_{run}_{benchmark}_99_99"]
     assert max(map(len, names)) <= 255
     for name in names:
         Path(name).touch()
@@ -131,24 +119,24 @@ def test_the_longest_names_make_file_names_that_fit(root):
 # --- paths ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "path"),
-    [
-        ("results", "results"),
-        ("../out/./x/", "../out/./x/"),
-        ("/a b/c", "/a b/c"),
-        ("~/x", "/home/me/x"),
-        ("~", "/home/me"),
-        ("./~", "./~"),
-        ("a~/~b", "a~/~b"),
-        ("$DISK/x", "/disk of $me/x"),
-        ("${DISK}x", "/disk of $mex"),
-        ("a$$DISK", "a$DISK"),
-        ("a$$$$", "a$$"),
-        ("cost $5, 100 % $", "cost $5, 100 % $"),
-        ('it\'s "new"; rm & (x) | * ? [y] \\ # ü `z` < >', 'it\'s "new"; rm & (x) | * ? [y] \\ # ü `z` < >'),
-    ],
-)
+PATHS_OF_TEXTS = {
+    "results": "results",
+    "../out/./x/": "../out/./x/",
+    "/a b/c": "/a b/c",
+    "~/x": "/home/me/x",
+    "~": "/home/me",
+    "./~": "./~",
+    "a~/~b": "a~/~b",
+    "$DISK/x": "/disk of $me/x",
+    "${DISK}x": "/disk of $mex",
+    "a$$DISK": "a$DISK",
+    "a$$$$": "a$$",
+    "cost $5, 100 % $": "cost $5, 100 % $",
+    'it\'s "new"; rm & (x) | * ? [y] \\ # ü `z` < >': 'it\'s "new"; rm & (x) | * ? [y] \\ # ü `z` < >',
+}
+
+
+@pytest.mark.parametrize(("text", "path"), PATHS_OF_TEXTS.items())
 def test_a_path_is_expanded_as_a_shell_would_and_keeps_every_other_character(monkeypatch, text, path):
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("DISK", "/disk of $me")
@@ -156,36 +144,30 @@ def test_a_path_is_expanded_as_a_shell_would_and_keeps_every_other_character(mon
     assert expanded(as_written(path)) == path, "what a workflow was told is read again as it is"
 
 
-NO_PATHS = [
-    ("", "must be a path that neither is empty nor begins or ends with a space"),
-    (" ", "must be a path that neither is empty"),
-    (" a", "must be a path that neither is empty nor begins or ends with a space"),
-    ("a/ ", "must be a path that neither is empty nor begins or ends with a space"),
-    ("a\nb", "must be a path on one line, of characters that can be printed"),
-    ("a\0b", "must be a path on one line"),
-    ("a\tb", "must be a path on one line"),
-    ("-n", "must be a path that does not begin with -"),
-    ("./-n", "must be a path that does not begin with -"),
-    ("a{b}", "must be a path without { and }"),
-    ("a}", "must be a path without { and }"),
-    ("${HOME:-x}", "must be a path without { and }"),
-    ("$NOT_SET_HERE/x", "the variable NOT_SET_HERE is not set"),
-    ("a${NOT_SET_HERE}", "the variable NOT_SET_HERE is not set; set it, or write $$ for a dollar sign"),
-    ("$EMPTY_HERE/x", "the variable EMPTY_HERE is not set"),
-    ("$BRACES/x", "must be a path without { and }"),
-    ("~nobody-of-this-name/x", "~nobody-of-this-name has no home directory here"),
-]
+SPACE = "must be a path that neither is empty nor begins or ends with a space"
+LINE = "must be a path on one line, of characters that can be printed"
+OPTION = "must be a path that does not begin with -"
+BRACES = "must be a path without { and }"
+NO_PATHS = {
+    **dict.fromkeys(("", " ", " a", "a/ "), SPACE),
+    **dict.fromkeys(("a\nb", "a\0b", "a\tb"), LINE),
+    **dict.fromkeys(("-n", "./-n"), OPTION),
+    **dict.fromkeys(("a{b}", "a}", "${HOME:-x}", "$BRACES/x"), BRACES),
+    "$NOT_SET_HERE/x": "the variable NOT_SET_HERE is not set",
+    "a${NOT_SET_HERE}": "the variable NOT_SET_HERE is not set; set it, or write $$ for a dollar sign",
+    "$EMPTY_HERE/x": "the variable EMPTY_HERE is not set",
+    "~nobody-of-this-name/x": "~nobody-of-this-name has no home directory here",
+}
 
 
-@pytest.mark.parametrize(("text", "problem"), NO_PATHS)
+@pytest.mark.parametrize(("text", "problem"), NO_PATHS.items())
 def test_what_cannot_be_a_path_names_file_and_key(root, monkeypatch, text, problem):
     monkeypatch.delenv("NOT_SET_HERE", raising=False)
     monkeypatch.setenv("EMPTY_HERE", "")
     monkeypatch.setenv("BRACES", "{x}")
     preset = root / "config/presets/smoke.yaml"
     before = preset.read_text()
-    keys = [*PATHS, "data_local.toolrl", "models_local.a/b"]
-    for key in keys:
+    for key in [*PATHS, "data_local.toolrl", "models_local.a/b"]:
         name, _, inner = key.partition(".")
         value = {inner: text} if inner else text
         preset.write_text(f"{before}\n{json.dumps(name)}: {json.dumps(value)}\n")

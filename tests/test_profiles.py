@@ -1,10 +1,9 @@
-"""What the profiles make of the rules, from dry runs; no Slurm is needed for it."""
+"""Profiles: their mistakes are one sentence with file, key and the right one, and what they make of the rules."""
 
 import asyncio
 import re
 import resource
-import subprocess
-import sys
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,22 +11,151 @@ from unittest.mock import Mock
 
 import pytest
 import snakemake_executor_plugin_slurm as slurm
+import snakemake_executor_plugin_slurm_jobstep as jobstep
 import yaml
+from snakemake.cli import parse_args
+from snakemake.profiles import ProfileConfigFileParser
+from snakemake.settings.types import ResourceSettings
 
-from project import ROOT
-from test_workflow import counts, environment
+from dara.loading import ConfigurationError
+from dara.profiles import MAPPINGS, SLURM, check_profile_files, check_resources, check_rule_names
+from project import ROOT, counts, snakemake
 
 PROFILE = yaml.safe_load((ROOT / "profiles/slurm/config.yaml").read_text())
 SITE = yaml.safe_load((ROOT / "profiles/slurm/site.example.yaml").read_text())
 
+# --- mistakes that Snakemake itself takes without a word --------------------------------------------------------------
+
+
+@pytest.fixture
+def check(tmp_path):
+    """Check a profile with a site file of this text beside the cluster's settings."""
+    shutil.copy(ROOT / "slurm/config.yaml", tmp_path)
+
+    def checked(text: str) -> None:
+        (tmp_path / "site.yaml").write_text(text)
+        check_profile_files(ROOT, [tmp_path])
+
+    return checked
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("set-resorces: {train: {gpu_model: a100}}", "site.yaml: 'set-resorces' .*; did you mean 'set-resources'?"),
+        ("set_resources: {train: {gpu_model: a100}}", "site.yaml: 'set_resources' .*did you mean 'set-resources'"),
+        ("default-resource: {mem_mb: 1}", "'default-resource' .*did you mean 'default-resources'"),
+        ("set-threds: {train: 4}", "'set-threds' .*did you mean 'set-threads'"),
+        ("dry-run: {a: b}", "'dry-run' is not a key under which Snakemake reads a mapping"),
+        ("set-resources: {train: {gpu_modle: a100}}", "set-resources.train: 'gpu_modle' .*did you mean 'gpu_model'"),
+        ("set-resources: {train: {gpus: 4}}", "site.yaml: set-resources.train: 'gpus' .*did you mean 'gpu'"),
+        ("set-resources: [train:gpu_modle=a100]", "site.yaml: set-resources.train: 'gpu_modle'"),
+        ("set-resources: train:gpu_modle=a100", "site.yaml: set-resources.train: 'gpu_modle'"),
+        ("set-resources: {trian: {gpu: 4}}", "site.yaml: set-resources: 'trian' is not a rule.*did you mean 'train'"),
+        ("set-resources: {trian: {gpu: 4}, train: {}}", "set-resources: 'trian' is not a rule"),
+        ("set-threads: {evaluat: 4}", "site.yaml: set-threads: 'evaluat' is not a rule.*did you mean 'evaluate'"),
+        ("set-threads: [evaluat=4]", "site.yaml: set-threads: 'evaluat' is not a rule"),
+        ("groups: {scor: fast}", "site.yaml: groups: 'scor' is not a rule.*did you mean 'score'"),
+        ("default-resources: {slurm_acount: a}", "default-resources: 'slurm_acount' .*mean 'slurm_account'"),
+        ("default-resources: [slurm_partion=a]", "default-resources: 'slurm_partion' .*mean 'slurm_partition'"),
+        ("resources: {mem_bm: 4000}", "site.yaml: resources: 'mem_bm' .*did you mean 'mem_mb'"),
+        ("set-resources: {train: {threads: 4}}", "set-resources.train: 'threads' is not a resource"),
+        ("jobs: 4\njobs: 5", "site.yaml, line 2: .*'jobs' stands twice"),
+    ],
+)
+def test_a_mistake_is_one_sentence_with_file_key_and_the_right_one(check, text, message):
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        check(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "set-resources:\ndefault-resources:",
+        "set-resources: {train: {gpu_model: a100, slurm_partition: 'a,b', qos: long, slurm_extra: '--nice', runtime: 10h}}",
+        "set-resources: {train: {disk: 4GB, mem_mib: 7, tmpdir: /x, constraint: '', cpus_per_gpu: 4}}",
+        "set-resources: {train: {license: 1}}\nresources: {license: 2}",  # at most two at a time
+        "set-threads: {train: 4, evaluate_part: 8}",
+        "retries: 4\nslurm-qos: long",
+        "groups: {score: fast}\ngroup-components: {fast: 4}",
+        "__use_yte__: true\n?if True:\n  set-resources:\n    train:\n      gpu: 4",
+    ],
+)
+def test_what_a_site_may_say(check, text):
+    check(text)
+
+
+def test_the_profiles_of_the_repository_are_right():
+    check_profile_files(ROOT)
+
+
+def test_resources_of_an_executor_that_is_not_known_here_pass(tmp_path):
+    text = "executor: {}\nset-resources: {{train: {{machine_type: x}}}}"
+    (tmp_path / "config.yaml").write_text(text.format("kubernetes"))
+    check_profile_files(ROOT, [tmp_path])
+    (tmp_path / "config.yaml").write_text(text.format("local"))
+    with pytest.raises(ConfigurationError, match="machine_type"):
+        check_profile_files(ROOT, [tmp_path])
+
+
+def settings(*arguments: str) -> ResourceSettings:
+    """What Snakemake gives a workflow of this command."""
+    given = parse_args(arguments)[1]
+    return ResourceSettings(
+        resources=given.resources,
+        overwrite_threads=given.set_threads,
+        overwrite_resources=given.set_resources,
+        default_resources=given.default_resources,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set-resources", "train:gpu_modle=a100"], "profile: set-resources.train: 'gpu_modle' .*mean 'gpu_model'"),
+        (["--default-resources", "slurm_acount=a"], "default-resources: 'slurm_acount'"),
+        (["--resources", "gup=1"], "resources: 'gup' .*did you mean 'gpu'"),
+    ],
+)
+def test_resources_from_elsewhere_are_checked_when_jobs_start(arguments, message):
+    for executor in ("local", "slurm"):
+        with pytest.raises(ConfigurationError, match=f"^command line or .*{message}"):
+            check_resources(executor, settings(*arguments))
+    check_resources("kubernetes", settings(*arguments))
+
+
+def test_what_may_be_said_elsewhere():
+    limited = ["--set-resources", "train:license=1", "train:disk=4GB", "--resources", "license=2", "mem_mb=4000"]
+    check_resources("slurm", settings(*limited, "--default-resources", "mem_mb=1", "tmpdir='/x'"))
+    check_resources("local", settings())
+
+
+@pytest.mark.parametrize("option", ["--set-threads=trian=4", "--set-resources=trian:gpu=4"])
+def test_rules_from_elsewhere_are_checked_in_a_dry_run(option):
+    with pytest.raises(ConfigurationError, match=r"'trian' is not a rule of this workflow; did you mean 'train'"):
+        check_rule_names(ROOT, settings(option))
+
+
+def test_resources_and_mappings_are_those_that_snakemake_and_the_executor_read(tmp_path):
+    folders = (Path(module.__file__).parent for module in (slurm, jobstep))
+    source = "\n".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
+    read = set(re.findall(r"resources(?:\.get\(\s*|\[)['\"](\w+)", source))
+    assert read - {"threads"} == set(SLURM)  # threads of a rule are set by set-threads
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({name: {"a": {"b": 1}} for name in (*MAPPINGS, "set-resorces")}))
+    with path.open() as file:
+        assert set(ProfileConfigFileParser().parse(file)) == set(MAPPINGS)
+
+
+# --- the profiles of the repository -----------------------------------------------------------------------------------
+
 
 def dry_run(directory: Path, *arguments: str) -> str:
     """A dry run of this repository in another directory, so that nothing here is touched."""
-    where = ["--snakefile", str(ROOT / "Snakefile"), "--directory", str(directory)]
-    command = [sys.executable, "-m", "snakemake", "-n", *where, *arguments]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout + done.stderr
+    done = snakemake(ROOT, "-n", "--directory", str(directory), *arguments)
+    assert done.returncode == 0, done.stdout[-6000:]
+    return done.stdout
 
 
 def jobs_of(rule: str, shown: str) -> list[tuple[str, set[str]]]:
@@ -36,13 +164,10 @@ def jobs_of(rule: str, shown: str) -> list[tuple[str, set[str]]]:
     return [(block, set(block.split("resources: ")[1].splitlines()[0].split(", "))) for block in blocks]
 
 
-def test_the_link_at_the_top_makes_the_literal_command_work():
-    assert (ROOT / "slurm").is_symlink()
-    assert (ROOT / "slurm").resolve() == ROOT / "profiles/slurm"
-
-
 @pytest.mark.parametrize("option", ["--profile", "--workflow-profile"])
 def test_both_literal_commands_plan_the_smoke_preset_without_a_gpu(tmp_path, option):
+    """`slurm` is a link at the top, so that the literal command works."""
+    assert (ROOT / "slurm").is_symlink()
     shown = dry_run(tmp_path, option, "slurm", "--configfile", "config/presets/smoke.yaml", "--", "evaluated")
     assert counts(shown)["configuration"] == 1  # without it `dara clean` takes the runs for those of nobody
     for rule, number in (("train", 4), ("evaluate", 6)):
@@ -76,32 +201,24 @@ def test_the_whole_paper_is_planned_in_seconds_and_asks_for_what_its_models_need
     assert all("gpu=0" in asked for asked in gathering)
 
 
-def test_every_rule_that_may_ask_for_a_gpu_has_its_partition_in_the_site_file():
-    rules = rules_of_the_workflow()
-    assert {name for name, body in rules.items() if "gpu=" in body} == set(SITE["set-resources"])
-
-
-def rules_of_the_workflow() -> dict[str, str]:
-    """Name -> text of every rule of the rule files."""
+def test_rules_with_a_gpu_have_a_partition_and_cheap_ones_run_on_the_login_node():
     texts = [path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk")]
     rule = re.compile(r"^rule (\w+):\n((?:    .*\n|\n)+)", re.M)
-    return {match[1]: match[2] for text in texts for match in rule.finditer(text)}
-
-
-def test_cheap_rules_and_those_that_need_a_network_run_on_the_login_node():
-    submitted = {name for name, body in rules_of_the_workflow().items() if "localrule: True" not in body}
+    rules = {match[1]: match[2] for text in texts for match in rule.finditer(text)}
+    assert {name for name, body in rules.items() if "gpu=" in body} == set(SITE["set-resources"])
+    submitted = {name for name, body in rules.items() if "localrule: True" not in body}
     assert submitted == {"train", "evaluate_part", "evaluate", "score"}
 
 
-def test_the_site_file_replaces_whole_keys_so_it_must_repeat_the_defaults():
-    assert set(PROFILE["default-resources"]) <= set(SITE["default-resources"])
+def test_the_settings_for_slurm_suit_its_executor():
+    assert set(PROFILE["default-resources"]) <= set(SITE["default-resources"])  # a site file replaces whole keys
     assert "executor" not in SITE
-
-
-def test_every_job_has_a_memory_limit_because_slurm_would_give_it_the_node():
-    assert PROFILE["default-resources"]["mem_mb"] > 0
+    assert PROFILE["default-resources"]["mem_mb"] > 0  # without a limit Slurm would give a job its node
     assert "slurm-array-jobs" not in PROFILE  # with these versions a failing task removes another's output
     assert PROFILE["retries"] >= 1
+    assert PROFILE["slurm-keep-successful-logs"] is False  # else the executor deletes no old log at all
+    assert PROFILE["slurm-delete-logfiles-older-than"] > 0
+    assert PROFILE["slurm-status-attempts"] / PROFILE["max-status-checks-per-second"] >= 24 * 3600
 
 
 @pytest.mark.parametrize(("attempts", "left"), [(5, []), (PROFILE["slurm-status-attempts"], ["a job"])])
@@ -128,11 +245,3 @@ def test_a_slurm_that_does_not_answer_for_a_while_loses_no_job(monkeypatch, atte
         return ["a job" async for _ in slurm.Executor.check_active_jobs(executor, [job])]
 
     assert asyncio.run(check()) == left
-    seconds = PROFILE["slurm-status-attempts"] / PROFILE["max-status-checks-per-second"]
-    assert seconds >= 24 * 3600
-
-
-def test_the_logs_of_slurm_jobs_are_bounded():
-    """The executor deletes no old log at all where those of successful jobs are kept."""
-    assert PROFILE["slurm-keep-successful-logs"] is False
-    assert PROFILE["slurm-delete-logfiles-older-than"] > 0

@@ -6,7 +6,8 @@ import textwrap
 import pytest
 
 from dara import rewards
-from dara.loading import ConfigurationError, check_method_parameters, load_preset
+from dara.loading import ConfigurationError, load_preset
+from dara.preflight import check_method_parameters
 from dara.rewards import REWARDS, load_rewards, reward_ranges, score
 from dara.runs import check_source, plan_runs
 from dara.training.openrlhf.launch import REWARD_FILE, write_reward_file

@@ -19,12 +19,14 @@ import pandas as pd
 import pytest
 import yaml
 
+from project import environment
 from slurm_cluster import SlurmCluster, slurm_cluster, why_not
-from test_workflow import copy_repository, environment, is_alive, wait_for
+from test_workflow import copy_repository, is_alive, wait_for
 
 pytestmark = pytest.mark.slurm
 
 STEPS, EVERY = 250, 25  # long enough that no run ends while another one starts again
+METHODS = ("dara_sym", "gdpo")  # of the committed preset
 SHARES = 2  # jobs that evaluate a run
 COMMAND = ["--profile", "slurm", "--profile", "profiles/slurm/site.yaml", "--configfile", "config/presets/smoke.yaml"]
 TARGETS = ["--", "evaluated", "results/smoke/tables/final_scores.md", "results/smoke/figures/learning.png"]
@@ -82,29 +84,24 @@ class History:
     returncodes: list[int] = field(default_factory=list)
     killed: str = ""
     requeued: str = ""
-    interrupted: dict[str, int] = field(
-        default_factory=dict
-    )  # runs that Ctrl-C stopped, and how often they had started
+    # Runs that Ctrl-C stopped, or a preemption, and how often they had started.
+    interrupted: dict[str, int] = field(default_factory=dict)
+    preempted: dict[str, int] = field(default_factory=dict)
     left_alive: list[str] = field(default_factory=list)  # trainings that lived on
-    preempted: dict[str, int] = field(default_factory=dict)  # the same of the preemption
 
     @property
     def runs(self) -> list[str]:
         """The trainings."""
         return sorted(path.name for path in (self.clone / "results/smoke/runs").glob("*"))
 
-    def scratch(self, run: str) -> Path:
-        """Where a run works."""
-        return self.clone / ".scratch" / run
-
     def step(self, run: str) -> int:
         """Steps that a run has made so far."""
-        path = self.scratch(run) / "metrics.jsonl"
+        path = self.clone / ".scratch" / run / "metrics.jsonl"
         return len(path.read_text().splitlines()) if path.is_file() else 0
 
     def starts(self, run: str) -> list[dict]:
         """Every start of a run, from its record."""
-        path = self.scratch(run) / "starts.json"
+        path = self.clone / ".scratch" / run / "starts.json"
         return json.loads(path.read_text()) if path.is_file() else []
 
     def unfinished(self) -> dict[str, int]:
@@ -114,7 +111,7 @@ class History:
 
     def trainer(self, run: str) -> int:
         """Process id of the run's training, the last that there was."""
-        return json.loads((self.scratch(run) / "lock").read_text())["pid"]
+        return json.loads((self.clone / ".scratch" / run / "lock").read_text())["pid"]
 
     def jobs(self, run: str, rule: str = "train") -> list[dict[str, str]]:
         """The Slurm jobs of a rule for a run, in the order of their submission."""
@@ -203,12 +200,12 @@ def test_no_step_is_lost_or_repeated(history, tmp_path):
     published = history.clone / "results/smoke/runs" / history.killed
     (tmp_path / "run").mkdir()
     shutil.copy(published / "spec.json", tmp_path / "run")
-    inputs, models = (history.clone / "results/smoke" / name for name in ("inputs", "models"))
-    manifests = {"--data": next(inputs.glob("*/manifest.json")), "--model": next(models.glob("*/manifest.json"))}
-    options = [str(word) for pair in manifests.items() for word in pair]
-    straight = [sys.executable, "-m", "dara", "train", str(tmp_path / "run/spec.json"), *options]
+    data, model = (
+        next((history.clone / "results/smoke" / name).glob("*/manifest.json")) for name in ("inputs", "models")
+    )
+    options = ["--data", data, "--model", model, "--scratch", tmp_path / "scratch"]
     done = subprocess.run(
-        [*straight, "--scratch", str(tmp_path / "scratch")],
+        [sys.executable, "-m", "dara", "train", tmp_path / "run/spec.json", *options],
         cwd=history.clone,
         env=environment() | {"PYTHONPATH": str(history.clone / "workflow")},
         capture_output=True,
@@ -245,31 +242,23 @@ def test_jobs_with_a_gpu_share_the_checkpoints_of_a_run_and_one_without_gathers_
         assert all("TresPerJob" not in job for job in history.jobs(run, "evaluate"))
 
 
-def test_a_killed_training_is_submitted_again_as_a_new_job(history):
+def test_a_killed_training_is_submitted_again_and_a_requeued_one_goes_on_under_its_own_job(history):
     failed, second, *_ = history.jobs(history.killed)
     assert failed["JobState"] == "FAILED"
     assert second["JobId"] != failed["JobId"]
-    assert history.manifest(history.killed)["starts"][1]["from_step"] >= EVERY
+    assert history.jobs(history.requeued)[0]["Restarts"] == "1"
+    for run in (history.killed, history.requeued):
+        assert history.manifest(run)["starts"][1]["from_step"] >= EVERY
 
 
-def test_a_requeued_training_goes_on_under_its_own_job(history):
-    first = history.jobs(history.requeued)[0]
-    assert first["Restarts"] == "1"
-    assert history.manifest(history.requeued)["starts"][1]["from_step"] >= EVERY
-
-
-def test_ctrl_c_cancels_the_jobs_and_the_next_command_goes_on_without_unlocking(history):
-    assert history.interrupted
+def test_a_training_that_was_stopped_goes_on_without_unlocking(history, ended):
+    """By Ctrl-C, which cancels the jobs, or by a preemption."""
+    stopped = getattr(history, ended)
+    assert stopped
+    for run, starts in stopped.items():
+        assert len(history.manifest(run)["starts"]) > starts
     assert history.left_alive == []
-    for run, starts in history.interrupted.items():
-        assert len(history.manifest(run)["starts"]) > starts
     assert "LockException" not in history.outputs[1]
-
-
-def test_a_preempted_training_goes_on(history):
-    assert history.preempted
-    for run, starts in history.preempted.items():
-        assert len(history.manifest(run)["starts"]) > starts
 
 
 def test_a_training_stops_at_a_checkpoint_before_its_time_limit_and_a_new_job_continues(history, tmp_path):
@@ -303,7 +292,7 @@ def test_the_logs_say_where_to_look(history):
 
 
 def test_jobs_need_no_network(history):
-    if not history.cluster.isolated:
+    if not history.cluster.inside:
         pytest.skip("this machine can make no network namespace")
     devices = history.cluster.run("srun", "--mem=10", "cat", "/proc/net/dev").splitlines()
     assert [line.split(":")[0].strip() for line in devices if ":" in line] == ["lo"]
@@ -316,16 +305,13 @@ def test_the_smoke_matrix_as_it_stands_ends_with_its_report(cluster, tmp_path):
         process.wait(timeout=1200)
     assert whole.returncodes == [0], whole.outputs[0][-6000:]
     results = whole.clone / "results/smoke"
-    assert sorted(run.split("-s100-")[0] for run in whole.runs) == [
-        "math-smoke-math-dara_sym-g4",
-        "math-smoke-math-gdpo-g4",
-        "tool_calling-smoke-tool-dara_sym-g4",
-        "tool_calling-smoke-tool-gdpo-g4",
-    ]
+    names = [f"{task}-{method}-g4" for task in ("math-smoke-math", "tool_calling-smoke-tool") for method in METHODS]
+    assert sorted(run.split("-s100-")[0] for run in whole.runs) == names
     for run in whole.runs:
         assert whole.manifest(run)["outcome"] == "completed"
         assert [job["JobState"] for job in whole.jobs(run)] == ["COMPLETED"]
-        assert len(list((results / f"scores/{run}").glob("step_*/*.csv"))) == 2
+        [scores] = (results / f"scores/{run}").glob("*/scores.csv.gz")
+        assert pd.read_csv(scores)["step"].nunique() == 2
     for table in ("final_scores", "math_final_scores"):
         assert "DARA-Sym" in (results / f"tables/{table}.md").read_text()
     assert (results / "report.html").stat().st_size > 100_000

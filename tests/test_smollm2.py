@@ -23,7 +23,7 @@ def test_the_saved_model_ends_a_turn_by_itself_and_adds_no_token(tmp_path: Path)
     from transformers import AutoTokenizer
 
     from dara.config import Sampling
-    from dara.evaluation.transformers_sampler import TransformersSampler
+    from dara.evaluation.engines import TransformersSampler
 
     out = tmp_path / "model"
     save_smollm2(out)

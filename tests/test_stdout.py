@@ -8,8 +8,7 @@ import pytest
 
 from dara.cli import main
 from dara.system import OutputError, whole_output
-from project import ROOT
-from test_workflow import environment
+from project import ROOT, environment
 
 VERBS = [["status"], ["plan"], ["--help"], ["status", "--help"]]
 BUFFERED = environment() | {"PYTHONUNBUFFERED": ""}
@@ -68,7 +67,7 @@ def test_a_pipe_of_the_verbs_own_is_not_its_output(monkeypatch, capsys):
     def breaks():
         raise BrokenPipeError(32, "Broken pipe")
 
-    monkeypatch.setattr("dara.config_docs.keys_page", breaks)
+    monkeypatch.setattr("dara.config.keys_page", breaks)
     with pytest.raises(SystemExit) as ended:
         main(["config-docs", "--out", "x"])
     assert ended.value.code == 1

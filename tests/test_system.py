@@ -82,7 +82,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, capsys, name, what):
 
 
 def test_a_mistake_of_ours_keeps_its_traceback(tmp_path, monkeypatch):
-    monkeypatch.setattr("dara.config_docs.keys_page", lambda: {}["absent"])
+    monkeypatch.setattr("dara.config.keys_page", lambda: {}["absent"])
     with pytest.raises(KeyError):
         main(["config-docs", "--out", str(tmp_path / "keys.md")])
 

@@ -8,11 +8,10 @@ import re
 import pandas as pd
 import pytest
 
+from dara.analysis.crossing import CrossingEvent, times_of
 from dara.analysis.frames import rows_to_frame
-from dara.analysis.survival import times_of
 from dara.analysis.tables import Table, build_table, crossings, render, render_table
 from dara.analysis.tables.render import escape_latex, latex, markdown, number, signed, text_width, with_interval
-from dara.analysis.view import Mark
 from dara.analysis.view_published import PublishedView, read_published
 from dara.analysis.view_runs import RunsView
 from dara.loading import load_preset, load_published, read_methods
@@ -140,11 +139,12 @@ def test_our_thresholds_have_medians_and_counts():
 
 
 def test_marks_become_censored_times():
-    marks = [Mark(2, None, "pending", 70, 80), Mark(1, 30, "reached", None, 80), Mark(1, 40, "reached", None, 80, 1)]
+    runs = [(2, None, "pending", 70, 80), (1, 30, "reached", None, 80), (1, 40, "reached", None, 80, 1)]
+    marks = [CrossingEvent(*run) for run in runs]
     times = times_of(marks, "stable")
     assert (times.keys, times.steps, times.crossed) == (((1, 0), (1, 1), (2, 0)), (30, 40, 60), (True, True, False))
     assert (times.horizon, times_of(marks, "first").steps[-1], times_of([], "first")) == (60, 80, None)
-    unknown = [Mark(None, step, "reached", None, 80) for step in (40, 30)]
+    unknown = [CrossingEvent(None, step, "reached", None, 80) for step in (40, 30)]
     assert times_of(unknown, "stable").keys == ((-1, 0), (-1, 1))
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from dara.config import Resources
-from dara.engines import ENGINES, Engine
 from dara.methods import load_method
+from dara.registries import ENGINES, Engine
 from dara.specs import RunSpec
 from dara.training.run import ResumePoint, RunInputs, train_run
 from dara.training.run_files import RunRecord

@@ -80,7 +80,7 @@ def everything(directory: Path) -> dict[Path, tuple]:
 @pytest.mark.slow
 def test_tests_pass_in_a_used_clone_and_leave_it_as_it_is(used, tmp_path, tmp_path_factory):
     before = everything(tmp_path)
-    options = f"-x -p no:cacheprovider --basetemp={tmp_path_factory.mktemp('inner') / 'tmp'}"
+    options = f"-x -m 'not slow' -p no:cacheprovider --basetemp={tmp_path_factory.mktemp('inner') / 'tmp'}"
     settings = {"XDG_CONFIG_HOME": str(tmp_path / "home"), "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": options}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *SELECTION], cwd=used, env=os.environ | SETTINGS | settings, timeout=1800,
@@ -91,14 +91,8 @@ def test_tests_pass_in_a_used_clone_and_leave_it_as_it_is(used, tmp_path, tmp_pa
     assert [path for path in before | after if before.get(path) != after.get(path)] == []
 
 
-COPIED = {
-    "Snakefile",
-    "config/presets/smoke.yaml",
-    "results/cached/x",
-    "slurm",
-    "workflow/dara/a b.py",
-    "workflow/dara/new.py",
-}
+COPIED = {"Snakefile", "config/presets/smoke.yaml", "results/cached/x", "slurm", "workflow/dara/a b.py"}
+COPIED |= {"workflow/dara/new.py"}
 
 
 @pytest.fixture
@@ -120,27 +114,21 @@ def small(tmp_path, git) -> Path:
     return clone
 
 
-def names(directory: Path) -> set[str]:
-    return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_symlink() or path.is_file()}
-
-
-def test_the_copy_has_what_is_committed_and_new_code_as_they_are_now(small, tmp_path):
-    copy = copy_project(small, tmp_path / "copy")
-    assert names(copy) == COPIED | {".gitignore"}
-    assert (copy / "Snakefile").read_text() == "edited"
-    assert (copy / "slurm").readlink() == Path("config")
-
-
-@pytest.mark.parametrize("reason", ["no git", "an archive", "damaged"])
-def test_without_git_the_copy_has_all_that_is_where_sources_are(small, tmp_path, monkeypatch, reason):
-    if reason == "no git":
+@pytest.mark.parametrize("answers", ["git", "no git", "an archive", "damaged"])
+def test_the_copy_has_what_is_committed_and_new_code_as_they_are_now(small, tmp_path, monkeypatch, answers):
+    """Without git, all that is where sources are."""
+    if answers == "no git":
         monkeypatch.setenv("PATH", str(tmp_path))
-    elif reason == "damaged":
+    elif answers == "damaged":
         (small / ".git/HEAD").unlink()
-    else:
+    elif answers == "an archive":
         shutil.rmtree(small / ".git")
     copy = copy_project(small, tmp_path / "copy")
-    assert names(copy) == COPIED | {"config/presets/mine.yaml", "results/cached/y"}
+    copied = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_symlink() or path.is_file()}
+    others = {".gitignore"} if answers == "git" else {"config/presets/mine.yaml", "results/cached/y"}
+    assert copied == COPIED | others
+    assert (copy / "Snakefile").read_text() == "edited"
+    assert (copy / "slurm").readlink() == Path("config")
 
 
 def test_no_test_finds_the_clone_by_itself():

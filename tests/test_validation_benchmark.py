@@ -5,12 +5,12 @@ import json
 import pandas as pd
 import pytest
 
-from dara.benchmarks import BenchmarkDefinition
 from dara.evaluation.generate import generate_checkpoints
 from dara.evaluation.grading import read_scores, score_checkpoints, summarise
 from dara.evaluation.records import Response
 from dara.evaluation.sandbox import Sandbox, ScorerSpec
 from dara.evaluation.validation import DEEPSCALER_VALIDATION, TOOLRL_VALIDATION
+from dara.registries import BenchmarkDefinition
 from dara.rewards import score
 from evaluation_fakes import FakeSampler, benchmark, write_checkpoints
 

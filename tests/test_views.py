@@ -10,14 +10,15 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
-from dara.analysis.crossing import first_crossing
+from dara.analysis.crossing import CrossingEvent, first_crossing
 from dara.analysis.figures import draw_figure
 from dara.analysis.figures.style import joined_notes, render_figure
 from dara.analysis.intervals import t_interval
 from dara.analysis.tables import build_table
 from dara.analysis.tables.render import render_table
-from dara.analysis.view import CURVE, Mark, Setting
+from dara.analysis.view import CURVE, Setting
 from dara.analysis.view_published import PublishedView, read_published
+from dara.analysis.view_runs import curve_over_runs
 from dara.loading import ConfigurationError, load_published, read_methods
 from project import ROOT
 from scored_frames import build
@@ -35,7 +36,7 @@ def views() -> dict[str, PublishedView]:
     return {name: PublishedView(rows, asked, methods) for name, asked in EXPERIMENTS.items()}
 
 
-def steps_of(marks: list[Mark]) -> list[int | None]:
+def steps_of(marks: list[CrossingEvent]) -> list[int | None]:
     return [mark.step for mark in marks]
 
 
@@ -56,6 +57,10 @@ def test_a_curve_of_runs_is_their_median_and_quartiles():
     assert made.curve("average_accuracy", "base", setting)["middle"].to_dict() == {0: 0.05}
     assert made.curve("average_accuracy", "grpo", setting).index.to_list()[:2] == [10, 20]
     assert made.curve("density/other", "grpo", setting).empty
+    # A value that is not finite is skipped.
+    rows = pd.DataFrame({"run_id": ["a", "a", "b", "b"], "step": [1, 2, 1, 2], "value": [1.0, np.nan, 3.0, 5.0]})
+    curve = curve_over_runs(rows)
+    assert curve[["low", "middle", "n"]].to_numpy().tolist() == [[1.5, 2, 2], [5, 5, 1]]
 
 
 def test_scores_of_runs_have_the_interval_over_seeds_and_leave_diverged_runs_out():
@@ -87,7 +92,7 @@ def test_marks_of_runs_are_in_the_order_of_seeds_and_name_those_that_exist():
     assert {mark.budget for mark in marks} == {80} == {made.budget(setting)}
     first = made.marks("first", "format", 0.8, "grpo", setting)
     assert [mark.status for mark in first] == ["reached", "not_reached", "reached"]
-    assert first[1] == Mark(101, None, "not_reached", None, 80)
+    assert first[1] == CrossingEvent(101, None, "not_reached", None, 80)
     crossings = frames["crossings"].set_index(["method", "seed", "threshold"])
     assert marks[0].step == crossings.loc[("gdpo", 100, 0.8), "stable_step"]
     assert made.method_label("gdpo") == "GDPO (2 of 3 runs)"
@@ -119,7 +124,7 @@ def test_published_first_steps_and_the_crossing_of_the_median_curve(views):
 def test_published_stable_crossings_have_one_run_and_a_longer_budget_where_one_crosses_late(views):
     math = views["math_main"]
     (mark,) = math.marks("stable", "length", 0.99, "grpo", R1_LARGE)
-    assert mark == Mark(None, 215, "reached", None, 235)
+    assert mark == CrossingEvent(None, 215, "reached", None, 235)
     assert [math.marks("stable", "length", 0.99, method, QWEN3)[0].step for method in ("gdpo", "dara_sym")] == [111, 59]
     assert math.budget(QWEN3) == 200
     assert math.planned("grpo", QWEN3) == []

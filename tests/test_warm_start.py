@@ -9,11 +9,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from dara.config import Architecture, DataSpec, ModelSpec, WarmStart
+from dara.config import Architecture, DataSpec, WarmStart
 from dara.data import laptop_math
 from dara.data.generated import held_out_problems
 from dara.data.prepare import prepare
 from dara.runs import model_id
+from dara.specs import ModelSpec
 from dara.training import warm_start as module
 from dara.training.warm_start import build_model, demonstration_batches, learning_rate, response_loss, warm_start
 

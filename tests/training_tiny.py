@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from dara.config import RunSpec
 from dara.data.generated import build_tokenizer
-from dara.engines import ENGINES
+from dara.registries import ENGINES
+from dara.specs import RunSpec
 from dara.training.run import RunInputs
 
 PROBLEMS = [

@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import Field, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
-from dara.benchmarks import definition, names_of
+from dara.registries import names_of
 from dara.rewards import REWARDS
 from dara.specs import (
     KL,
-    AnyModel,
     Architecture,
     Benchmark,
     DataSpec,
@@ -26,10 +26,7 @@ from dara.specs import (
     Filter,
     HubData,
     HubId,
-    HubModel,
-    MethodSpec,
     Model,
-    ModelSpec,
     Name,
     Optimizer,
     OutputName,
@@ -38,7 +35,6 @@ from dara.specs import (
     Positive,
     PositiveFloat,
     Revision,
-    RunSpec,
     Sampling,
     Seed,
     Share,
@@ -49,34 +45,14 @@ from dara.specs import (
     check_data,
     check_rewards,
 )
-from dara.table_options import TableEntry
+from dara.table_options import Beside, ScoreColumn, ScoreTable, TableEntry
 
-__all__ = [  # also the specifications that a configuration contains, so that one import is enough
-    "KL",
-    "AnyModel",
-    "Architecture",
-    "Benchmark",
-    "Configuration",
-    "DataSpec",
-    "Experiment",
-    "Filter",
-    "HubData",
-    "HubModel",
-    "Matrix",
-    "MethodEntry",
-    "MethodSpec",
-    "Model",
-    "ModelEntry",
-    "ModelSpec",
-    "Optimizer",
-    "OwnData",
-    "Preset",
-    "Resources",
-    "RunSpec",
-    "Sampling",
-    "TaskSettings",
-    "WarmStart",
-]
+
+def without_repeats(value: tuple | str | None) -> tuple | str | None:
+    """Return the value; raise ValueError for a list with a repeated entry."""
+    if isinstance(value, tuple) and len(set(value)) != len(value):
+        raise ValueError(f"has an entry twice: {list(value)}")
+    return value
 
 
 class MethodEntry(Model):
@@ -155,8 +131,7 @@ class Experiment(Model):
     task: Task
     rewards: tuple[str, ...] = Field(min_length=1, description="the K rewards, in order")
     reward_functions: dict[Name, str] = Field(
-        default={},
-        description="a user's own rewards: FILE.py:FUNCTION relative to config/, or package.module:FUNCTION",
+        default={}, description="a user's own rewards: FILE.py:FUNCTION relative to config/, or package.module:FUNCTION"
     )
     sparse_reward: str = Field(description="the reward whose crossing answers the question")
     methods: Annotated[tuple[str, ...], Field(min_length=1)] | Literal["all"] = Field(
@@ -176,15 +151,16 @@ class Experiment(Model):
     )
     figures: dict[OutputName, str] = Field(description="file name -> module in dara/analysis/figures/")
 
-    @field_validator("methods")
-    @classmethod
-    def _no_repeats(cls, value: tuple | str) -> tuple | str:
-        return without_repeats(value)
+    _methods_once = field_validator("methods")(without_repeats)
 
     @model_validator(mode="after")
     def _consistent(self) -> Experiment:
         check_rewards(self.task, self.rewards, {}, self.reward_functions)
-        self._check_own_rewards()
+        for name in self.reward_functions:
+            built_in = name in REWARDS[self.task]
+            if built_in or name not in self.rewards:
+                why = "is the name of a built-in reward" if built_in else "is not in `rewards`"
+                raise ValueError(f"reward_functions: {name!r} {why}; name an own reward of `rewards`")
         for where, name in [("sparse_reward", self.sparse_reward), *(("thresholds", key) for key in self.thresholds)]:
             if name not in self.rewards:
                 raise ValueError(f"{where}: {name!r} is not one of the experiment's rewards {list(self.rewards)}")
@@ -192,12 +168,6 @@ class Experiment(Model):
             if not levels or len(set(levels)) != len(levels):
                 raise ValueError(f"thresholds.{reward}: needs one or more levels, each once (given: {list(levels)})")
         return self
-
-    def _check_own_rewards(self) -> None:
-        for name in self.reward_functions:
-            if name in REWARDS[self.task] or name not in self.rewards:
-                why = "is the name of a built-in reward" if name in REWARDS[self.task] else "is not in `rewards`"
-                raise ValueError(f"reward_functions: {name!r} {why}; name an own reward of `rewards`")
 
 
 class TaskSettings(TrainingSettings):
@@ -257,20 +227,9 @@ class Matrix(Model):
                 raise ValueError(f"responses_per_step {self.responses_per_step} must be a multiple of {group_size}")
         return self
 
-    @field_validator("models", "methods", "seeds", "group_sizes", "engines", "evaluate_at", "benchmarks")
-    @classmethod
-    def _no_repeats(cls, value: tuple | str | None) -> tuple | str | None:
-        return without_repeats(value)
-
-
-OWN_KINDS = ("laptop", "published")
-
-
-def _check_benchmark(key: str, settings: Benchmark, task: str, kinds: tuple[str, ...]) -> None:
-    """Raise ValueError unless a benchmark belongs to a task and is of one of these kinds."""
-    one = definition(settings.name)
-    if one.task != task or one.kind not in kinds:
-        check_choice(key, settings.name, tuple(name for kind in kinds for name in names_of(kind, task)))
+    _each_once = field_validator("models", "methods", "seeds", "group_sizes", "engines", "evaluate_at", "benchmarks")(
+        without_repeats
+    )
 
 
 class Preset(Model):
@@ -285,8 +244,7 @@ class Preset(Model):
     scratch: PathText = Field(description="directory of checkpoints and of work in progress")
     engine: Engine = Field(description="what trains")
     training_environment: PathText | None = Field(
-        None,
-        description="virtual environment of engine openrlhf, relative to the clone; none: the workflow's own",
+        None, description="virtual environment of engine openrlhf, relative to the clone; none: the workflow's own"
     )
     evaluation_environment: PathText | None = Field(
         None, description="virtual environment that generates at evaluation"
@@ -322,11 +280,14 @@ class Preset(Model):
                     f"limit is {limit:g}; Exceed counts what the reward forbids"
                 )
             check_data(f"tasks.{task}.data.source", settings.data, task)
-            _check_benchmark(f"tasks.{task}.benchmark.name", settings.benchmark, task, OWN_KINDS)
-            for one in settings.further_benchmarks:
-                _check_benchmark(f"tasks.{task}.further_benchmarks.name", one, task, OWN_KINDS)
-            if settings.validation:
-                _check_benchmark(f"tasks.{task}.validation.name", settings.validation, task, ("validation",))
+            for key, benchmarks, kinds in (
+                ("benchmark", (settings.benchmark,), ("laptop", "published")),
+                ("further_benchmarks", settings.further_benchmarks, ("laptop", "published")),
+                ("validation", filter(None, (settings.validation,)), ("validation",)),
+            ):
+                allowed = [name for kind in kinds for name in names_of(kind, task)]
+                for one in benchmarks:
+                    check_choice(f"tasks.{task}.{key}.name", one.name, allowed)
         return self
 
 
@@ -346,8 +307,79 @@ class Configuration:
         return tuple(self.methods) if chosen == "all" else chosen
 
 
-def without_repeats(value: tuple | str | None) -> tuple | str | None:
-    """Return the value; raise ValueError for a list with a repeated entry."""
-    if isinstance(value, tuple) and len(set(value)) != len(value):
-        raise ValueError(f"has an entry twice: {list(value)}")
-    return value
+# --- the page of all keys ---------------------------------------------------------------------------------------------
+
+SECTIONS = {
+    "config/config.yaml and config/presets/*.yaml": (
+        Preset,
+        Matrix,
+        TaskSettings,
+        DataSpec,
+        HubData,
+        OwnData,
+        Sampling,
+        Optimizer,
+        KL,
+        Filter,
+        Benchmark,
+    ),
+    "config/experiments/*.yaml": (Experiment, ScoreTable, ScoreColumn, Beside),
+    "config/methods.yaml": (MethodEntry,),
+    "config/models.yaml": (ModelEntry, Architecture, WarmStart, Resources),
+}
+INTRODUCTION = """# Configuration keys
+
+Generated by `make keys` from the models in `workflow/dara/config.py` and `specs.py`; do not edit. An unknown key is an
+error. A preset is merged on top of `config/config.yaml`, and `--config KEY=VALUE` on top of both.
+
+A **name** of a preset, an experiment, a model or a method is part of file names: at most 64 small letters and digits,
+with single `.`, `_` or `-` between them; in names of tables and figures only `_`.
+
+A **path** (`results`, `scratch`, the environments, `data_local`, `models_local`) counts from the directory in which
+the workflow runs, the clone; a method's file from `config/methods.yaml`. `~`, `~user`, `$NAME` and `${NAME}` are
+replaced as a shell does, and a variable that is not set is an error; `$$` is a dollar sign. Spaces, quotes and other
+signs are fine, except line breaks, `{`, `}`, and a `-` at the beginning. `results`, `results/<preset>` and `scratch`
+may be links to directories on other disks.
+"""
+
+
+def keys_page() -> str:
+    """Return the page of all keys as Markdown, generated from the models so that it is always up to date."""
+    parts = [INTRODUCTION]
+    for files, models in SECTIONS.items():
+        parts.append(f"## {files}\n")
+        for model in models:
+            rows = [_row(name, field) for name, field in model.model_fields.items()]
+            head = [f"### {model.__name__}\n", f"{_summary(model)}\n", "| key | type | default | meaning |"]
+            parts += [*head, "|---|---|---|---|", *rows, ""]
+    return "\n".join(parts)
+
+
+def _summary(model: type[Model]) -> str:
+    return (model.__doc__ or "").strip().splitlines()[0]
+
+
+def _row(name: str, field: FieldInfo) -> str:
+    nested = isinstance(field.default, Model)
+    default = "required" if field.is_required() else "its own defaults" if nested else f"`{field.default!r}`"
+    kinds = [
+        kind
+        for kind in (field.annotation, *get_args(field.annotation))
+        if isinstance(kind, type) and issubclass(kind, Model)
+    ]
+    meaning = field.description or (_summary(kinds[0]).rstrip(".") if kinds else "the kind of problem")
+    kind = " or ".join(f"`{one}`" for one in field.examples) if field.examples else _type_name(field.annotation)
+    return f"| `{name}` | {kind} | {default} | {meaning} |"
+
+
+def _type_name(annotation: Any) -> str:
+    arguments = get_args(annotation)
+    if not arguments:
+        return getattr(annotation, "__name__", str(annotation))
+    if hasattr(annotation, "__metadata__"):
+        return _type_name(arguments[0])
+    if all(isinstance(argument, str) for argument in arguments):
+        return " or ".join(f"`{argument}`" for argument in arguments)
+    names = ["none" if one is type(None) else "..." if one is ... else _type_name(one) for one in arguments]
+    forms = {dict: "mapping {0} to {1}", tuple: "list of {0}"}
+    return forms.get(get_origin(annotation), " or ".join(names)).format(*names)

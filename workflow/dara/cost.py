@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from dara.benchmarks import definition
 from dara.loading import check_known
 from dara.plan import WorkflowPlan
 from dara.profiles import set_resources
+from dara.registries import definition
 from dara.runs import base_id
 
 HEADERS = (

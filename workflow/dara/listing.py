@@ -57,7 +57,7 @@ def _outputs(kind: str, root: Path, preset: str) -> Iterator[Row]:
 
 
 def _registered(kind: str, root: Path) -> Iterator[Row]:
-    from dara.benchmarks import REGISTRY, definition
+    from dara.registries import REGISTRY, definition
     from dara.rewards import REWARDS
 
     if kind == "rewards":

@@ -3,18 +3,51 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+from pydantic import BaseModel, ValidationError
+
 from dara.analysis.figures import FIGURES
 from dara.config import Configuration, Experiment, Matrix, MethodEntry, ModelEntry, Preset, TaskSettings
-from dara.places import check_name, why_no_directory
-from dara.plugins import DATA, METHOD, REWARD, source_file
+from dara.data import SOURCES
+from dara.places import DATA, REWARD, check_name, source_file, why_no_directory
 from dara.rewards import check_names
 from dara.specs import Model, OwnData, checkpoint_steps
 from dara.table_options import SCORES, SIDE_BY_SIDE, TABLES, table_name
-from dara.yaml_models import ABSENT, ConfigurationError, origin, read_yaml, validate
+
+COMMAND_LINE = "--config on the command line"
+ABSENT = object()
+UNION_TAGS = {"str", "tuple", "made_model", "hub_model", "known_data", "own_data"}
+
+
+class ConfigurationError(ValueError):
+    """A mistake in a configuration file; the message names the file, the key and the correct form."""
+
+
+@contextmanager
+def errors_at(where: str) -> Iterator[None]:
+    """Raise a ValueError of the body as a ConfigurationError that begins with its place."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigurationError(f"{where}: {error}") from None
+
+
+def check_known(where: str, name: str, known: Iterable[str], what: str) -> None:
+    """Raise ConfigurationError, with the nearest known name, unless `name` is in `known`."""
+    known = list(known)
+    if name not in known:
+        hint = _nearest(name, known) or f"; there are {', '.join(known) or 'none'}"
+        raise ConfigurationError(f"{where}: {name!r} is not {what}{hint}")
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1, 0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def merge(base: dict[str, Any], overlay: dict[str, Any]) -> dict[str, Any]:
@@ -39,22 +72,25 @@ def load_configuration(root: Path, values: dict[str, Any], files: list[Path]) ->
     """
     directory = root / "config"
     values, files = extended(directory, values, files)
-    methods = read_methods(root)
-    models = read_models(root)
+    methods, models = read_methods(root), read_models(root)
     preset = validate(Preset, values, files)
     for name in preset.experiments:
-        where = f"{origin(('experiments', name), files)}: experiments.{name}"
-        check_known(where, name, _names(directory / "experiments"), "an experiment of config/experiments/")
+        known = _names(directory / "experiments")
+        check_known(_place(files, "experiments", name), name, known, "an experiment of config/experiments/")
     experiments = {name: _experiment(directory / "experiments" / f"{name}.yaml") for name in preset.experiments}
     configuration = Configuration(preset, methods, models, experiments, directory)
-    _check_references(configuration, files)
+    for name, matrix in preset.experiments.items():
+        _check_matrix(configuration, name, matrix, files)
+    for task, settings in preset.tasks.items():
+        _check_own(configuration, task, settings, files)
+    _check_outputs(experiments, lambda name: f"config/experiments/{name}.yaml: ")
     return configuration
 
 
 def read_methods(root: Path) -> dict[str, MethodEntry]:
     """Return the rows of config/methods.yaml. Labels and colours are unique, because they identify methods."""
     path = root / "config" / "methods.yaml"
-    methods = _entries(path, MethodEntry)
+    methods = _entries(path, read_yaml(path), MethodEntry)
     for key in ("label", "color"):
         owners: dict[str, str] = {}
         for name, entry in methods.items():
@@ -66,7 +102,8 @@ def read_methods(root: Path) -> dict[str, MethodEntry]:
 
 def read_models(root: Path) -> dict[str, ModelEntry]:
     """Return the models of config/models.yaml."""
-    return _entries(root / "config" / "models.yaml", ModelEntry)
+    path = root / "config" / "models.yaml"
+    return _entries(path, read_yaml(path), ModelEntry)
 
 
 def load_published(root: Path) -> dict[str, Experiment]:
@@ -76,62 +113,22 @@ def load_published(root: Path) -> dict[str, Experiment]:
         ConfigurationError: a key or a reference is wrong.
     """
     path = root / "config" / "published.yaml"
-    methods, experiments = read_methods(root), {}
-    for name, value in read_yaml(path).items():
-        if isinstance(value, dict) and value.get("experiment", name) != name:
+    methods, values = read_methods(root), read_yaml(path)
+    for name, value in values.items():
+        if isinstance(value, dict) and value.setdefault("experiment", name) != name:
             raise ConfigurationError(f"{path}: {name}.experiment is {value['experiment']!r}; it must be {name!r}")
-        named = {"experiment": name, **value} if isinstance(value, dict) else value
-        experiments[name] = _entry(path, name, named, Experiment)
-        for method in methods if experiments[name].methods == "all" else experiments[name].methods:
+    experiments = _entries(path, values, Experiment)
+    for name, experiment in experiments.items():
+        for method in methods if experiment.methods == "all" else experiment.methods:
             check_known(f"{path}: {name}.methods", method, methods, "a method of config/methods.yaml")
     _check_outputs(experiments, lambda name: f"{path}: {name}.")
     return experiments
 
 
-def check_method_parameters(configuration: Configuration, *, unused: bool = False) -> None:
-    """Load each method of the preset with its parameters, and run it on a batch of each of its experiments.
-
-    unused: load the other methods of config/methods.yaml too.
-
-    Raises ConfigurationError for the first that does not work.
-    """
-    import torch  # takes seconds, so only the start of a workflow imports it
-
-    from dara.methods import load_method
-    from dara.methods.contract import FAILURES
-    from dara.rewards import check_params, load_rewards, reward_ranges
-
-    for name in configuration.preset.experiments:
-        experiment = configuration.experiments[name]
-        try:
-            load_rewards(experiment.task, experiment.reward_functions, configuration.directory)
-            params = configuration.preset.tasks[experiment.task].reward_params
-            check_params(experiment.task, {key: params[key] for key in experiment.reward_functions if key in params})
-        except ValueError as error:
-            raise ConfigurationError(f"config/experiments/{name}.yaml: reward_functions: {error}") from None
-    for name, entry in configuration.methods.items():
-        asking = [
-            configuration.experiments[experiment]
-            for experiment, matrix in configuration.preset.experiments.items()
-            if name in configuration.methods_of(configuration.experiments[experiment], matrix)
-        ]
-        if not (asking or unused):
-            continue
-        try:
-            method = load_method(name, function=entry.function, base_dir=configuration.directory, **entry.params)
-            for experiment in asking:
-                ranges = reward_ranges(experiment.task, experiment.rewards)
-                lengths = torch.ones(2, 2, dtype=torch.int64)
-                method(torch.tensor(ranges).T.expand(2, 2, len(ranges)), lengths=lengths, ranges=ranges)
-        except FAILURES as error:
-            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-            raise ConfigurationError(f"{configuration.directory / 'methods.yaml'}: {name}: {kind}{error}") from None
-
-
 def check_experiments(root: Path) -> None:
     """Raise ConfigurationError for the first experiment file with a mistake, also if no preset uses it."""
-    for name in _names(root / "config" / "experiments"):
-        _experiment(root / "config" / "experiments" / f"{name}.yaml")
+    for path in sorted((root / "config" / "experiments").glob("*.yaml")):
+        _experiment(path)
 
 
 def load_preset(root: Path, path: Path) -> Configuration:
@@ -165,8 +162,7 @@ def extended(directory: Path, values: dict[str, Any], files: list[Path]) -> tupl
     name = values.get("extends")
     if name is None:
         return values, files
-    where = f"{origin(('extends',), files)}: extends"
-    check_known(where, str(name), _names(directory / "presets"), "a preset of config/presets/")
+    check_known(_place(files, "extends"), str(name), _names(directory / "presets"), "a preset of config/presets/")
     path = directory / "presets" / f"{name}.yaml"
     base = read_yaml(path)
     if "extends" in base:
@@ -174,16 +170,27 @@ def extended(directory: Path, values: dict[str, Any], files: list[Path]) -> tupl
     return merge(base, values), [path, *files]
 
 
-def _entries(path: Path, model: type[Model]) -> dict[str, Any]:
-    return {name: _entry(path, name, value, model) for name, value in read_yaml(path).items()}
+def check_directories(preset: Preset, values: dict[str, Any], files: list[Path]) -> None:
+    """Raise ConfigurationError if something is in the way of results or scratch.
+
+    values: the configuration as written.
+    """
+    results, scratch = Path(preset.results, preset.preset), Path(preset.scratch)
+    key, problem = "results", why_no_directory(results)
+    if not problem:
+        key, problem = "scratch", why_no_directory(scratch)
+    if not problem and scratch.resolve().is_relative_to(results.resolve()):
+        problem = f"{scratch} is in the results of this preset, with which it would be deleted; put it beside them"
+    if problem:
+        raise ConfigurationError(f"{origin((key,), files, values.get(key, ABSENT))}: {key}: {problem}")
 
 
-def _entry(path: Path, name: str, value: Any, model: type[Model]) -> Any:
-    try:
-        check_name(name)
-    except ValueError as error:
-        raise ConfigurationError(f"{path}: {error}") from None
-    return validate(model, value, [path], prefix=(name,))
+def _entries(path: Path, values: dict[str, Any], model: type[Model]) -> dict[str, Any]:
+    """Return the entries of a file by their names, as `model`."""
+    for name in values:
+        with errors_at(str(path)):
+            check_name(name)
+    return {name: validate(model, value, [path], prefix=(name,)) for name, value in values.items()}
 
 
 def _names(directory: Path) -> list[str]:
@@ -199,104 +206,53 @@ def _experiment(path: Path) -> Experiment:
     return experiment
 
 
-def _check_references(configuration: Configuration, files: list[Path]) -> None:
-    """Check the names by which one file refers to another."""
-    preset = configuration.preset
-    for name, matrix in preset.experiments.items():
-        where = f"{origin(('experiments', name), files)}: experiments.{name}"
-        experiment = configuration.experiments[name]
-        check_known(f"{where}: task", experiment.task, preset.tasks, "a task of this preset")
-        for model in matrix.models:
-            check_known(f"{where}.models", model, configuration.models, "a model of config/models.yaml")
-            if configuration.models[model].task != experiment.task:
-                raise ConfigurationError(
-                    f"{where}.models: {model!r} is a model for another task than {experiment.task}"
-                )
-        for reward, function in experiment.reward_functions.items():
-            _check_source(f"config/experiments/{name}.yaml: reward_functions.{reward}", function, configuration, REWARD)
-        listed = f"{where}.methods" if matrix.methods else f"config/experiments/{name}.yaml: methods"
-        for method in configuration.methods_of(experiment, matrix):
-            check_known(listed, method, configuration.methods, "a method of config/methods.yaml")
-            entry = configuration.methods[method]
-            _check_source(f"{configuration.directory / 'methods.yaml'}: {method}", entry.function, configuration)
-        _check_evaluation(name, matrix, preset.tasks[experiment.task], files)
-    _check_own(configuration, files)
-    chosen = {name: configuration.experiments[name] for name in preset.experiments}
-    _check_outputs(chosen, lambda name: f"config/experiments/{name}.yaml: ")
+def _check_matrix(configuration: Configuration, name: str, matrix: Matrix, files: list[Path]) -> None:
+    """Check the names by which a preset's experiment refers to other files, and the steps that it evaluates."""
+    where, own_file = _place(files, "experiments", name), f"config/experiments/{name}.yaml"
+    experiment, tasks, directory = configuration.experiments[name], configuration.preset.tasks, configuration.directory
+    check_known(f"{where}: task", experiment.task, tasks, "a task of this preset")
+    for model in matrix.models:
+        check_known(f"{where}.models", model, configuration.models, "a model of config/models.yaml")
+        if configuration.models[model].task != experiment.task:
+            raise ConfigurationError(f"{where}.models: {model!r} is a model for another task than {experiment.task}")
+    for reward, function in experiment.reward_functions.items():
+        with errors_at(f"{own_file}: reward_functions.{reward}"):
+            source_file(function, directory, example=REWARD)
+    for method in configuration.methods_of(experiment, matrix):
+        listed = f"{where}.methods" if matrix.methods else f"{own_file}: methods"
+        check_known(listed, method, configuration.methods, "a method of config/methods.yaml")
+        function = configuration.methods[method].function
+        with errors_at(f"{directory / 'methods.yaml'}: {method}"):
+            if function is not None:
+                source_file(function, directory)
+    _check_evaluation(name, matrix, tasks[experiment.task], files)
 
 
 def _check_evaluation(name: str, matrix: Matrix, task: TaskSettings, files: list[Path]) -> None:
     """Raise ConfigurationError for a benchmark that the task lacks, or a step without a checkpoint."""
-
-    def where(key: str) -> str:
-        return f"{origin(('experiments', name, key), files)}: experiments.{name}.{key}"
-
     for benchmark in matrix.benchmarks or ():
-        own = [one.name for one in task.benchmarks]
-        check_known(where("benchmarks"), benchmark, own, "a benchmark of its task in this preset")
+        place, own = _place(files, "experiments", name, "benchmarks"), [one.name for one in task.benchmarks]
+        check_known(place, benchmark, own, "a benchmark of its task in this preset")
     steps = checkpoint_steps(matrix.steps or task.steps, task.checkpoint_every)
     for step in matrix.evaluate_at or ():
         if step not in steps:
             raise ConfigurationError(
-                f"{where('evaluate_at')}: step {step} has no checkpoint; checkpoints are at every "
-                f"{task.checkpoint_every} steps and at the last, {steps[-1]}"
+                f"{_place(files, 'experiments', name, 'evaluate_at')}: step {step} has no checkpoint; checkpoints are "
+                f"at every {task.checkpoint_every} steps and at the last, {steps[-1]}"
             )
 
 
-def check_directories(preset: Preset, values: dict[str, Any], files: list[Path]) -> None:
-    """Raise ConfigurationError if something is in the way of results or scratch.
-
-    values: the configuration as written.
-    """
-    for key, path in (("results", Path(preset.results, preset.preset)), ("scratch", Path(preset.scratch))):
-        problem = why_no_directory(path)
-        if problem:
-            raise ConfigurationError(f"{origin((key,), files, values.get(key, ABSENT))}: {key}: {problem}")
-    if path.resolve().is_relative_to(Path(preset.results, preset.preset).resolve()):
-        raise ConfigurationError(
-            f"{origin((key,), files, values.get(key, ABSENT))}: {key}: {path} is in the results of this preset, with "
-            "which it would be deleted; put it beside them"
-        )
-
-
-def _check_source(where: str, function: str | None, configuration: Configuration, example: str = METHOD) -> None:
-    """Raise ConfigurationError if the file of a user's own function does not exist."""
-    if function is None:
-        return
-    try:
-        source_file(function, configuration.directory, example=example)
-    except ValueError as error:
-        raise ConfigurationError(f"{where}: {error}") from None
-
-
-def _check_own(configuration: Configuration, files: list[Path]) -> None:
-    """Raise ConfigurationError if an own data source is missing, or parameters belong to no reward."""
-    preset = configuration.preset
-    for task, settings in preset.tasks.items():
-        if isinstance(settings.data, OwnData):
-            where = f"{origin(('tasks', task, 'data', 'source'), files)}: tasks.{task}.data.source"
-            _check_source(where, settings.data.source, configuration, DATA)
-        own = [
-            name
-            for experiment in map(configuration.experiments.get, preset.experiments)
-            if experiment.task == task
-            for name in experiment.reward_functions
-        ]
-        for name in settings.reward_params:
-            try:
-                check_names(task, [name], own)
-            except ValueError as error:
-                key = ("tasks", task, "reward_params", name)
-                raise ConfigurationError(f"{origin(key, files)}: {'.'.join(key[:3])}: {error}") from None
-
-
-def check_known(where: str, name: str, known: Any, what: str) -> None:
-    """Raise ConfigurationError, with the nearest known name, unless `name` is in `known`."""
-    if name in known:
-        return
-    near = difflib.get_close_matches(name, list(known), 1, 0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known) or 'none'}"
-    raise ConfigurationError(f"{where}: {name!r} is not {what}{hint}")
+def _check_own(configuration: Configuration, task: str, settings: TaskSettings, files: list[Path]) -> None:
+    """Raise ConfigurationError if a task's own data source is missing, or parameters belong to no reward."""
+    if isinstance(settings.data, OwnData):
+        with errors_at(_place(files, "tasks", task, "data", "source")):
+            source_file(settings.data.source, configuration.directory, example=DATA)
+    experiments = [experiment for experiment in configuration.experiments.values() if experiment.task == task]
+    own = [name for experiment in experiments for name in experiment.reward_functions]
+    for name in settings.reward_params:
+        file = origin(("tasks", task, "reward_params", name), files)
+        with errors_at(f"{file}: tasks.{task}.reward_params"):
+            check_names(task, [name], own)
 
 
 def _check_outputs(experiments: dict[str, Experiment], place: Callable[[str], str]) -> None:
@@ -318,3 +274,126 @@ def _check_outputs(experiments: dict[str, Experiment], place: Callable[[str], st
                 other = owners.setdefault((kind, output), name)
                 if other != name:
                     raise ConfigurationError(f"{where} stands in {other} too; a file name belongs to one experiment")
+
+
+# --- YAML files as pydantic models ------------------------------------------------------------------------------------
+
+
+class _UniqueKeyLoader(yaml.CSafeLoader):
+    """A YAML loader that raises an error for a repeated key, instead of silently using the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        seen = set()
+        for key_node in [key_node for key_node, _ in node.value if key_node.tag != "tag:yaml.org,2002:merge"]:
+            key = self.construct_object(key_node, deep=True)
+            scalar = isinstance(key, str | int | float | bool)
+            if not scalar or key in seen:
+                problem = f"key {key!r} stands twice" if scalar else "a key is a list or a mapping"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return the mapping in a YAML file. ConfigurationError, with file and line, if it is not one."""
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeyLoader)
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path}: not UTF-8 text") from None
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: the file does not exist") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else "?"
+        raise ConfigurationError(f"{path}, line {line}: not valid YAML: {error.problem}") from None
+    except yaml.YAMLError as error:  # a character that no YAML has
+        raise ConfigurationError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise ConfigurationError(f"{path}: must be a mapping of keys to values, such as `preset: laptop`")
+    return content
+
+
+def validate(model: type[Model], values: Any, files: list[Path], prefix: tuple[str, ...] = ()) -> Any:
+    """Return `values` as `model`; a ConfigurationError lists every mistake with file, key and the nearest known key.
+
+    prefix: the keys in the file above `values`.
+    """
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        lines = [_explain(model, item, files, prefix) for item in error.errors()]
+        raise ConfigurationError("\n".join(dict.fromkeys(lines))) from None
+
+
+def _explain(model: type[Model], item: Any, files: list[Path], prefix: tuple) -> str:
+    """Return one mistake that pydantic found, as a sentence."""
+    parts, given = item["loc"], item.get("input")
+    location = tuple(part for above, part in zip((None, *parts), parts, strict=False) if not _is_union_tag(above, part))
+    key = ".".join(map(str, (*prefix, *location))) or "the file"
+    unset = item["type"] == "missing" or parts[-1:] == ("[key]",)
+    where = f"{origin((*prefix, *location), files, ABSENT if unset else given)}: {key}"
+    if item["type"] == "extra_forbidden":
+        allowed = _fields_at(model, location[:-1])
+        return f"{where}: unknown key{_nearest(str(location[-1]), allowed)} (allowed here: {', '.join(allowed)})"
+    if item["type"] == "missing":
+        return f"{where}: missing; this key is required"
+    message = item["msg"].removeprefix("Value error, ")
+    shown = f" (given: {given!r})" if not isinstance(given, dict | list | BaseModel) else ""
+    return f"{where}: {message[0].lower()}{message[1:]}{shown}"
+
+
+def _is_union_tag(above: Any, part: Any) -> bool:
+    """Return whether a part of a location is pydantic's tag of a union (the kind of a value), not a key."""
+    source = above in ("data", "known_data") and part in SOURCES
+    return isinstance(part, str) and ("[" in part or part in UNION_TAGS or source)
+
+
+def origin(location: tuple, files: list[Path], given: Any = ABSENT) -> str:
+    """Return the file that set this key: the last one with the key, or with the longest part of its path.
+
+    given: the current value; if no file has it, the command line set it.
+    """
+    best, depth, value = (files[-1] if files else None), 0, ABSENT
+    for path in files:
+        reached, found = _reach(read_yaml(path), location)
+        if reached >= max(depth, 1):
+            best, depth, value = path, reached, found
+    scalars = not isinstance(value, dict | list) and not isinstance(given, dict | list)
+    differs = depth < len(location) or (scalars and str(value) != str(given))
+    return COMMAND_LINE if best is None or (given is not ABSENT and differs) else str(best)
+
+
+def _place(files: list[Path], *location: str) -> str:
+    """Return the beginning of a message about a key: the file that set it, and the key."""
+    return f"{origin(location, files)}: {'.'.join(location)}"
+
+
+def _reach(values: Any, location: tuple) -> tuple[int, Any]:
+    """Return how many keys of the path exist, and the value at its end."""
+    for count, part in enumerate(location):
+        try:
+            values = values[part]
+        except (TypeError, LookupError):
+            return count, ABSENT
+    return len(location), values
+
+
+def _fields_at(model: type[Model], location: tuple) -> list[str]:
+    """Return the names of the keys that are allowed at a place inside `model`."""
+    schema = model.model_json_schema()
+    definitions, node = schema.get("$defs", {}), schema
+    for part in location:
+        node = _resolve(node, definitions)
+        inside = node.get("properties", {}).get(part) if isinstance(part, str) else node.get("items")
+        patterns = [node.get("additionalProperties"), *node.get("patternProperties", {}).values()]
+        node = inside if inside is not None else next((schema for schema in patterns if schema), {})
+    return list(_resolve(node, definitions).get("properties", {}))
+
+
+def _resolve(node: dict, definitions: dict) -> dict:
+    for option in node.get("anyOf", node.get("oneOf", node.get("allOf", []))):
+        if "$ref" in option:
+            node = option
+    return definitions[node["$ref"].rsplit("/", 1)[1]] if "$ref" in node else node

@@ -16,15 +16,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from dara import cache
-from dara.benchmarks import BenchmarkDefinition, definition
-from dara.config import Benchmark, Configuration, ModelSpec, Resources, RunSpec
+from dara.config import Benchmark, Configuration, Resources
 from dara.evaluation.records import RESPONSES, SCORES, covers, scored_by, steps_made
 from dara.loading import ConfigurationError, check_directories, check_known, check_preset_name, load_configuration
 from dara.manifests import saved_steps
 from dara.outputs import Outputs
-from dara.places import make_writable
 from dara.preflight import check_cached_only, check_preset_of_files, python_of
+from dara.registries import ENGINES, BenchmarkDefinition, Engine, definition
 from dara.runs import Paths, RunMatrix, base_id, data_id, evaluation_id, model_id, plan_runs
+from dara.specs import ModelSpec, RunSpec
 from dara.store import canonical_json
 
 RUN_FILES = ("metrics.jsonl", "rewards.npz", "samples.jsonl.gz", "timings.json", "manifest.json")
@@ -100,28 +100,24 @@ class WorkflowPlan:
         """Return the tables and figures of the paper's numbers."""
         return Outputs.of_published(self.root, self.paths.published)
 
-    def make_directories(self) -> None:
-        """Make the directories of results and scratch. OSError, with the name, for one that is not writable."""
-        for directory in (self.paths.root, *([self.paths.scratch] if self.reuse != "only" else [])):
-            make_writable(directory)
-
     # --- cached results -----------------------------------------------------------------------------------------------
 
     @cached_property
     def cached(self) -> set[str]:
         """Return the ids of the runs that are taken from results/cached/."""
-        if self.reuse == "none":
-            return set()
-        return {
-            run
-            for run, spec in self.matrix.runs.items()
-            if cache.holds_run(self.paths.cached_run(run), spec, self.matrix.evaluations[run])
-        }
+        runs = self.matrix.runs.items() if self.reuse != "none" else ()
+        evaluations = self.matrix.evaluations
+        return {run for run, spec in runs if cache.holds_run(self.paths.cached_run(run), spec, evaluations[run])}
+
+    @cached_property
+    def left(self) -> list[str]:
+        """Return the ids of the runs that are trained here."""
+        return [run for run in self.matrix.runs if run not in self.cached]
 
     @cached_property
     def cached_bases(self) -> set[str]:
         """Return the ids of base models with cached scores: all runs that start from them are cached."""
-        left = {base_id(spec.model) for run, spec in self.matrix.runs.items() if run not in self.cached}
+        left = {base_id(self.matrix.runs[run].model) for run in self.left}
         return {
             base
             for base in self.bases.keys() - left
@@ -150,6 +146,10 @@ class WorkflowPlan:
         if name in self.bases:
             return next(spec for spec in self.matrix.runs.values() if base_id(spec.model) == name)
         return self.matrix.runs[name]
+
+    def engine(self, run: str) -> Engine:
+        """Return the engine that trains a run."""
+        return ENGINES[self.matrix.runs[run].engine]
 
     def run_directory(self, run: str) -> Path:
         """Return the directory of a run's published files: in the cache, or in the results of this preset."""
@@ -208,12 +208,8 @@ class WorkflowPlan:
         """Return the training options that change no result."""
         preset = self.configuration.preset
         hardware = canonical_json(preset.resources) if preset.resources else None
-        options = {
-            "--trackers": ",".join(preset.trackers),
-            "--ray-address": preset.ray_address,
-            "--environment": preset.training_environment,
-            "--resources": hardware,
-        }
+        options = {"--trackers": ",".join(preset.trackers), "--ray-address": preset.ray_address}
+        options |= {"--environment": preset.training_environment, "--resources": hardware}
         return " ".join(f"{option} {shlex.quote(value)}" for option, value in options.items() if value)
 
     # --- evaluation ---------------------------------------------------------------------------------------------------
@@ -232,10 +228,6 @@ class WorkflowPlan:
         settings = {evaluation_id(one): one for one in self.benchmarks_of(name)}
         check_known("scores", evaluation, settings, f"a benchmark on which this preset evaluates {name}")
         return settings[evaluation]
-
-    def benchmark_json(self, wildcards: Any) -> str:
-        """Return the settings of an evaluation, for the command line."""
-        return canonical_json(self.settings(wildcards.run, wildcards.evaluation))
 
     @property
     def evaluation_python(self) -> str:
@@ -261,10 +253,6 @@ class WorkflowPlan:
         settings = self.settings(name, evaluation)
         return sorted({*self.matrix.evaluations[name][settings], *steps_made(self.paths.evaluation(name, settings))})
 
-    def steps_option(self, wildcards: Any) -> str:
-        """Return the result of `steps`, for the command line."""
-        return ",".join(map(str, self.steps(wildcards.run, wildcards.evaluation)))
-
     def parts(self, name: str, evaluation: str) -> list[str]:
         """Return the outputs of the jobs that share the checkpoints of a run; empty if one job evaluates all."""
         settings = self.settings(name, evaluation)
@@ -273,10 +261,6 @@ class WorkflowPlan:
         jobs = min(self.configuration.preset.evaluation_jobs, len(self.steps(name, evaluation)))
         files = [f"part{number}of{jobs}.done" for number in range(1, jobs + 1)] if jobs > 1 else []
         return [str(self.paths.evaluation(name, settings) / file) for file in files]
-
-    def evaluation_parts(self, wildcards: Any) -> list[str]:
-        """Return `parts` for a rule."""
-        return self.parts(wildcards.run, wildcards.evaluation)
 
     def scoring_inputs(self, wildcards: Any) -> dict[str, str]:
         """Return the file that marks the responses (in its directory) as complete, and the cases' manifest."""
@@ -338,13 +322,6 @@ class WorkflowPlan:
         """Return the function of wildcards that returns one value of `hardware`."""
         return lambda wildcards: getattr(self.hardware(rule, wildcards.run, wildcards.get("evaluation")), key)
 
-    def scoring_cores(self, wildcards: Any) -> int:
-        """Return the number of cores that score responses: one for the laptop's small benchmarks."""
-        return 16 if self._definition(wildcards).kind == "published" else 1
-
-    def scorer_version(self, wildcards: Any) -> int:
-        """Return the version of the scorer of a benchmark."""
-        return self._definition(wildcards).scorer_version
-
-    def _definition(self, wildcards: Any) -> BenchmarkDefinition:
+    def benchmark_definition(self, wildcards: Any) -> BenchmarkDefinition:
+        """Return the definition of the benchmark of an evaluation."""
         return definition(self.settings(wildcards.run, wildcards.evaluation).name)

@@ -16,21 +16,20 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dara.benchmarks import definition, names_of
-from dara.engines import ENGINES
-from dara.loading import ConfigurationError, check_known, check_method_parameters, read_yaml
+from dara.loading import ConfigurationError, check_known, errors_at, read_yaml
+from dara.places import make_writable
 from dara.profiles import Asked, check_profile_files, check_resources, check_rule_names, gpus_asked, setting_of
+from dara.registries import definition, names_of
 from dara.runs import evaluation_id
 from dara.specs import HubData, HubModel
 from dara.store import LockedError, directory_lock
 from dara.system import sentence
 
 if TYPE_CHECKING:
+    from dara.config import Configuration
     from dara.plan import WorkflowPlan
 
-
 WORKFLOW_LOCK = Path(".snakemake/workflow/lock")
-SLURM_PROGRAMS = ("sbatch", "squeue", "scancel")
 SLURM_SECONDS = 60
 
 _held = ExitStack()  # closed by the end of the process, as a workflow's lock should be
@@ -41,11 +40,11 @@ def check_settings(plan: WorkflowPlan, workflow: Any) -> None:
 
     workflow: Snakemake's workflow object, which knows the resources of all profiles and of the command line.
     """
-    check_method_parameters(plan.configuration)
     check_profile_files(plan.root)
     settings = workflow.resource_settings
     check_rule_names(plan.root, settings)
     check_gpus(plan, settings.overwrite_resources)
+    check_method_parameters(plan.configuration)  # takes seconds, so it is the last
 
 
 def start_jobs(plan: WorkflowPlan, workflow: Any) -> None:
@@ -70,11 +69,50 @@ def start_jobs(plan: WorkflowPlan, workflow: Any) -> None:
     check_resources(executor, workflow.resource_settings)
     if executor == "slurm":
         check_slurm(workflow.executor_settings.status_command)
-    plan.make_directories()
+    for directory in (plan.paths.root, *([plan.paths.scratch] if plan.reuse != "only" else [])):
+        make_writable(directory)
     check_hardware(plan)
     check_trackers(plan)
     check_environments(plan)
     check_available(plan)
+
+
+def check_method_parameters(configuration: Configuration, *, unused: bool = False) -> None:
+    """Load each method of the preset with its parameters, and run it on a batch of each of its experiments.
+
+    unused: load the other methods of config/methods.yaml too.
+
+    Raises ConfigurationError for the first that does not work.
+    """
+    import torch  # takes seconds, so only the start of a workflow imports it
+
+    from dara.methods import load_method
+    from dara.methods.contract import FAILURES
+    from dara.rewards import check_params, load_rewards, reward_ranges
+
+    preset, directory = configuration.preset, configuration.directory
+    for name, experiment in configuration.experiments.items():
+        with errors_at(f"config/experiments/{name}.yaml: reward_functions"):
+            load_rewards(experiment.task, experiment.reward_functions, directory)
+            params = preset.tasks[experiment.task].reward_params
+            check_params(experiment.task, {key: params[key] for key in experiment.reward_functions if key in params})
+    for name, entry in configuration.methods.items():
+        asking = [
+            experiment
+            for experiment in configuration.experiments.values()
+            if name in configuration.methods_of(experiment, preset.experiments[experiment.experiment])
+        ]
+        if not (asking or unused):
+            continue
+        try:
+            method = load_method(name, function=entry.function, base_dir=directory, **entry.params)
+            for experiment in asking:
+                ranges = reward_ranges(experiment.task, experiment.rewards)
+                lengths = torch.ones(2, 2, dtype=torch.int64)
+                method(torch.tensor(ranges).T.expand(2, 2, len(ranges)), lengths=lengths, ranges=ranges)
+        except FAILURES as error:
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            raise ConfigurationError(f"{directory / 'methods.yaml'}: {name}: {kind}{error}") from None
 
 
 def check_slurm(status_command: str | None) -> None:
@@ -82,11 +120,10 @@ def check_slurm(status_command: str | None) -> None:
 
     status_command: the command by which the executor queries jobs.
     """
-    where = "executor slurm"
-    absent = [program for program in SLURM_PROGRAMS if shutil.which(program) is None]
+    absent = [program for program in ("sbatch", "squeue", "scancel") if shutil.which(program) is None]
     if absent:
         raise ConfigurationError(
-            f"{where}: {', '.join(absent)} not found on this machine; start the workflow on a login node of the "
+            f"executor slurm: {', '.join(absent)} not found on this machine; start the workflow on a login node of the "
             "cluster (where a module loads Slurm, after `module load`), or run it here: --profile profiles/local"
         )
     sacct = status_command == "sacct" and shutil.which("sacct")
@@ -95,11 +132,11 @@ def check_slurm(status_command: str | None) -> None:
         said = subprocess.run(question, capture_output=True, text=True, timeout=SLURM_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         raise ConfigurationError(
-            f"{where}: `{question[0]}` gave no answer within {SLURM_SECONDS} s; try later"
+            f"executor slurm: `{question[0]}` gave no answer within {SLURM_SECONDS} s; try later"
         ) from None
     if said.returncode:
         reason = " ".join(said.stderr.split()) or f"exit code {said.returncode}"
-        raise ConfigurationError(f"{where}: Slurm does not answer `{question[0]}` on this machine: {reason}")
+        raise ConfigurationError(f"executor slurm: Slurm does not answer `{question[0]}` on this machine: {reason}")
 
 
 def refuse_other_preset(plan: WorkflowPlan, preset: str, file: str) -> None:
@@ -129,20 +166,17 @@ def check_available(plan: WorkflowPlan) -> None:
     sources = [name for spec in data for name in files_of(spec)]
     sources += [name for benchmark in benchmarks for name in definition(benchmark).data_files]
     fetch = hub.fetch_as_configured(plan.root, json.loads(plan.fetching))
-    try:
+    with errors_at(f"preset {plan.name}"):
         hub.check_available(sources, [(spec.hub, spec.revision) for spec in models], fetch)
-    except ValueError as error:
-        raise ConfigurationError(f"preset {plan.name}: {error}") from None
 
 
 def check_environments(plan: WorkflowPlan) -> None:
     """Raise ConfigurationError if an environment for training or generation does not exist."""
     preset = plan.configuration.preset
-    engines = {spec.engine for run, spec in plan.matrix.runs.items() if run not in plan.cached}
-    needed = {"training": preset.training_environment} if any(ENGINES[name].program for name in engines) else {}
-    needed["evaluation"] = preset.evaluation_environment
+    needed = {"training": preset.training_environment} if any(plan.engine(run).program for run in plan.left) else {}
+    needed |= {"evaluation": preset.evaluation_environment} if plan.reuse != "only" else {}
     for stage, environment in needed.items():
-        if plan.reuse != "only" and environment and not python_of(plan.root / environment).is_file():
+        if environment and not python_of(plan.root / environment).is_file():
             raise ConfigurationError(
                 f"{stage}_environment of preset {preset.preset}: {environment} is not there; "
                 "make it with `make openrlhf-cpu` (no GPU) or `make openrlhf-cuda`"
@@ -151,12 +185,10 @@ def check_environments(plan: WorkflowPlan) -> None:
 
 def check_hardware(plan: WorkflowPlan) -> None:
     """Raise ConfigurationError for hardware on which a run that is not cached cannot be trained or evaluated."""
-    for run in set(plan.matrix.runs) - plan.cached if plan.reuse != "only" else ():
+    for run in plan.left:
         spec, resources = plan.matrix.runs[run], plan.resources(run)
-        try:
-            ENGINES[spec.engine].check_resources(spec, resources)
-        except ValueError as error:
-            raise ConfigurationError(f"preset {plan.name}: {error}") from None
+        with errors_at(f"preset {plan.name}"):
+            plan.engine(run).check_resources(spec, resources)
         for benchmark in plan.benchmarks_of(run):
             if benchmark.tensor_parallel > max(resources.evaluation_gpus, 1):
                 raise ConfigurationError(
@@ -168,12 +200,12 @@ def check_hardware(plan: WorkflowPlan) -> None:
 
 def check_gpus(plan: WorkflowPlan, asked: Asked) -> None:
     """Raise ConfigurationError if `set-resources` sets a number of GPUs that differs from what the jobs use."""
-    for run in sorted(set(plan.matrix.runs) - plan.cached) if plan.reuse != "only" else ():
-        spec, used = plan.matrix.runs[run], plan.hardware("train", run).gpus
+    for run in sorted(plan.left):
+        model, used = plan.matrix.runs[run].model.name, plan.hardware("train", run).gpus
         given = gpus_asked(asked, "train", used)
-        if ENGINES[spec.engine].program and given != used:
+        if plan.engine(run).program and given != used:
             raise ConfigurationError(
-                f"{setting_of(plan.root, 'train')} asks for {given} GPUs, and a training of {spec.model.name} uses "
+                f"{setting_of(plan.root, 'train')} asks for {given} GPUs, and a training of {model} uses "
                 f"{used}: `gpus` of its resources in config/models.yaml, where the number is changed"
             )
         own = plan.resources(run).evaluation_gpus
@@ -183,7 +215,7 @@ def check_gpus(plan: WorkflowPlan, asked: Asked) -> None:
             if given < benchmark.tensor_parallel:
                 raise ConfigurationError(
                     f"{setting_of(plan.root, rule)} asks for {given} GPUs, and benchmark {benchmark.name} needs "
-                    f"{benchmark.tensor_parallel} (its tensor_parallel) for {spec.model.name}"
+                    f"{benchmark.tensor_parallel} (its tensor_parallel) for {model}"
                 )
 
 
@@ -194,11 +226,9 @@ def check_trackers(plan: WorkflowPlan) -> None:
     """
     from dara.training import run_files
 
-    here = any(not ENGINES[spec.engine].program for run, spec in plan.matrix.runs.items() if run not in plan.cached)
-    try:
-        run_files.check_trackers(plan.configuration.preset.trackers if here and plan.reuse != "only" else ())
-    except ValueError as error:
-        raise ConfigurationError(f"trackers of preset {plan.name}: {error}") from None
+    if any(not plan.engine(run).program for run in plan.left):
+        with errors_at(f"trackers of preset {plan.name}"):
+            run_files.check_trackers(plan.configuration.preset.trackers)
 
 
 def check_preset_of_files(values: Mapping[str, Any], files: Sequence[Path]) -> None:
@@ -220,10 +250,9 @@ def check_preset_of_files(values: Mapping[str, Any], files: Sequence[Path]) -> N
 
 def check_cached_only(plan: WorkflowPlan) -> None:
     """Raise ConfigurationError that names a run which is not cached, if the preset has `reuse: only`."""
-    missing = [run for run in plan.matrix.runs if run not in plan.cached]
+    preset, missing = plan.name, plan.left
     if plan.reuse != "only" or not (missing or plan.outdated):
         return
-    preset = plan.name
     if not missing:
         raise ConfigurationError(
             f"{len(plan.outdated)} runs and base models in {plan.paths.results}/cached/ (the first: "

@@ -18,7 +18,6 @@ MAPPINGS = (
     *("batch", "config", "groups", "group-components", "consider-ancient"),
 )
 """The keys under which Snakemake reads a mapping; it drops a mapping under any other key."""
-OF_RULES = ("set-threads", "groups", "consider-ancient", "set-resources")
 SLURM = (
     *("slurm_account", "slurm_partition", "slurm_extra", "slurm_cluster", "cluster", "clusters", "constraint", "qos"),
     *("runtime", "mem_mb", "mem_mb_per_cpu", "cpus_per_task", "cpus_per_gpu", "gpu", "gpu_model", "gres"),
@@ -26,9 +25,6 @@ SLURM = (
 )
 """The job resources that the Slurm executor reads; it ignores all others."""
 SNAKEMAKES = ("mem", "mem_mb", "mem_mib", "disk", "disk_mb", "disk_mib", "tmpdir")
-EXECUTORS = ("local", "slurm")
-"""The executors whose resources are known."""
-COUNTED = ("gpu", "runtime")
 ELSEWHERE = "command line or profile"
 
 Settings = Mapping[str, list[str]]
@@ -41,19 +37,15 @@ def check_profile_files(root: Path, folders: Iterable[Path] | None = None) -> No
     """Raise ConfigurationError, with file and key, for the first mistake in profiles/ (or in `folders`)."""
     rules = rules_of(root)
     for folder in sorted((root / "profiles").glob("*/")) if folders is None else folders:
-        sources = {path: profile_settings(path) for path in sorted(folder.glob("*.yaml"))}
-        executor = next((name for own in sources.values() for name in own.get("executor", ())), "local")
-        asked = {name for own in sources.values() for _, name in _resources_of(own)}
-        limited = {name for own in sources.values() for name in _names(own, "resources")}
-        for path, own in sources.items():
-            where = _shown(path, root)
-            for key in OF_RULES:
+        executor, given, limits = None, [], []
+        for path in sorted(folder.glob("*.yaml")):
+            own, where = profile_settings(path), _shown(path, root)
+            for key in ("set-threads", "groups", "consider-ancient", "set-resources"):
                 _check_rules(f"{where}: {key}", _names(own, key), rules)
-            if executor in EXECUTORS:
-                resources = [(f"{where}: {key}", name) for key, name in _resources_of(own)]
-                _check_resources(
-                    resources, asked, limited, [(f"{where}: resources", n) for n in _names(own, "resources")]
-                )
+            executor = executor or next(iter(own.get("executor", ())), None)
+            given += [(f"{where}: {key}", name) for key, name in _resources_of(own)]
+            limits += [(f"{where}: resources", name) for name in _names(own, "resources")]
+        _check_resources(executor or "local", given, limits)
 
 
 def check_rule_names(root: Path, settings: Any) -> None:
@@ -64,14 +56,14 @@ def check_rule_names(root: Path, settings: Any) -> None:
 
 def check_resources(executor: str, settings: Any) -> None:
     """Raise ConfigurationError for a resource in Snakemake's ResourceSettings that this executor does not read."""
-    if executor not in EXECUTORS:
-        return
     given = [(f"set-resources.{rule}", name) for rule, own in settings.overwrite_resources.items() for name in own]
     given += [("default-resources", name) for name in settings.default_resources or ()]
-    limited = {name for name in settings.resources if not name.startswith("_")}  # _cores and _nodes are Snakemake's
-    resources = [(f"{ELSEWHERE}: {key}", name) for key, name in given]
-    limits = [(f"{ELSEWHERE}: resources", name) for name in sorted(limited)]
-    _check_resources(resources, {name for _, name in given}, limited, limits)
+    limits = [name for name in sorted(settings.resources) if not name.startswith("_")]  # _cores, _nodes: Snakemake's
+    _check_resources(
+        executor,
+        [(f"{ELSEWHERE}: {key}", name) for key, name in given],
+        [(f"{ELSEWHERE}: resources", name) for name in limits],
+    )
 
 
 def _check_rules(where: str, names: Iterable[str], rules: list[str]) -> None:
@@ -79,15 +71,15 @@ def _check_rules(where: str, names: Iterable[str], rules: list[str]) -> None:
         check_known(where, rule, rules, "a rule of this workflow")
 
 
-def _check_resources(
-    given: list[tuple[str, str]], asked: set[str], limited: set[str], limits: list[tuple[str, str]]
-) -> None:
-    """Check the resources of jobs, and the limits; each with its place."""
+def _check_resources(executor: str, given: list[tuple[str, str]], limits: list[tuple[str, str]]) -> None:
+    """Check the resources of jobs, and the limits, each with its place, for the executors whose resources are known."""
+    if executor not in ("local", "slurm"):
+        return
     known = {*SLURM, *SNAKEMAKES}
     for where, name in given:
-        check_known(where, name, known | limited, "a resource that anything reads")
+        check_known(where, name, known.union(limit for _, limit in limits), "a resource that anything reads")
     for where, name in limits:
-        check_known(where, name, known | asked, "a resource that a job asks for")
+        check_known(where, name, known.union(name for _, name in given), "a resource that a job asks for")
 
 
 def read_profile(path: Path) -> dict[str, Any]:
@@ -131,7 +123,7 @@ def set_resources(profiles: Iterable[Path], root: Path) -> dict[str, dict[str, i
         asked = {
             rule: {
                 name: _number(f"{path}: set-resources: {rule}.{name}", name, own[name])
-                for name in COUNTED
+                for name in ("gpu", "runtime")
                 if name in own
             }
             for rule, own in rules.items()
@@ -145,8 +137,7 @@ def _number(where: str, name: str, value: Any) -> int:
     from snakemake.resources import Resource
 
     try:
-        number = Resource.parse_human_friendly(name, value)
-        return int(number)
+        return int(Resource.parse_human_friendly(name, value))
     except (ValueError, TypeError, WorkflowError):
         raise ConfigurationError(
             f"{where}: must be a number{' of minutes' if name == 'runtime' else ''}, because what is decided when a "
@@ -182,12 +173,9 @@ def gpus_asked(asked: Asked, rule: str, own: int) -> int:
 
 def setting_of(root: Path, rule: str) -> str:
     """Return the possible origin of a rule's `set-resources`: files of profiles/ with it, else the command line."""
-    files = [path for path in sorted((root / "profiles").glob("*/*.yaml")) if _sets(path, rule)]
-    return f"{', '.join(_shown(path, root) for path in files) or ELSEWHERE}: set-resources.{rule}"
-
-
-def _sets(path: Path, rule: str) -> bool:
-    return path.stem != "site.example" and rule in _names(profile_settings(path), "set-resources")
+    paths = [path for path in sorted((root / "profiles").glob("*/*.yaml")) if path.stem != "site.example"]
+    files = [_shown(path, root) for path in paths if rule in _names(profile_settings(path), "set-resources")]
+    return f"{', '.join(files) or ELSEWHERE}: set-resources.{rule}"
 
 
 def _shown(path: Path, root: Path) -> str:

@@ -12,10 +12,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, PlainSerializer, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from dara.benchmarks import REGISTRY, definition
 from dara.data import SOURCES
-from dara.engines import ENGINES
 from dara.places import as_written, check_name, check_output, expanded
+from dara.registries import ENGINES, REGISTRY, definition
 from dara.rewards import check_names, check_params
 
 Task = Literal["tool_calling", "math"]
@@ -30,17 +29,12 @@ Share = Annotated[float, Field(ge=0, le=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 
 Engine = Literal[tuple(ENGINES)]
-Precision = Literal["float32", "bfloat16"]
-Normalization = Literal["own", "token"]
 PRECISION = "of the policy; master weights are float32 in either case"
 NORMALIZATION = "token: methods that normalise over responses normalise over tokens, as the paper's tool training does"
 SAMPLER_SEED = "seed of the rollouts' sampling; none: the run's seed"
 
 SCORING_ONLY = ("length_limit", "seconds_per_case")
 """Settings of an evaluation that affect only its scores: after a change, the same responses are scored again."""
-SOURCES_OF_TASK = {
-    task: tuple(name for name, one in SOURCES.items() if one.task == task) for task in ("tool_calling", "math")
-}
 Generated = Literal[tuple(name for name, one in SOURCES.items() if one.generator)]
 Public = Literal[tuple(name for name, one in SOURCES.items() if one.read)]
 
@@ -240,11 +234,11 @@ class TrainingSettings(Model):
     checkpoint_every: Positive = Field(10, description="steps between checkpoints; the last step is always one")
     sampling: RolloutSampling = Field(description="sampling of the rollouts")
     optimizer: Optimizer
-    final_normalization: Normalization = Field("own", description=NORMALIZATION)
+    final_normalization: Literal["own", "token"] = Field("own", description=NORMALIZATION)
     kl: KL = Field(KL(), description="penalty on the divergence from the base model")
     entropy_coefficient: float = Field(0.0, ge=0, description="weight of the entropy bonus in the loss")
     filter: Filter | None = Field(None, description="dynamic sampling; none: every group is trained on")
-    precision: Precision = Field("float32", description=PRECISION)
+    precision: Literal["float32", "bfloat16"] = Field("float32", description=PRECISION)
     sampler_seed: Seed | None = Field(None, description=SAMPLER_SEED)
 
     @model_validator(mode="after")
@@ -314,7 +308,7 @@ class Benchmark(Model):
     """The evaluation of a checkpoint on a benchmark."""
 
     name: Annotated[str, AfterValidator(_check_benchmark)] = Field(
-        description="the benchmark in dara/benchmarks.py", examples=[*REGISTRY]
+        description="the benchmark in dara/registries.py", examples=[*REGISTRY]
     )
     samples: Positive = Field(description="responses a case")
     sampling: Sampling = Field(description="decoding at evaluation")
@@ -368,7 +362,7 @@ def check_rewards(
 def check_data(key: str, data: AnyData, task: str) -> None:
     """Raise ValueError unless the data has a source for the task; a user's own function fits any task."""
     if not isinstance(data, OwnData):
-        check_choice(key, data.source, SOURCES_OF_TASK[task])
+        check_choice(key, data.source, tuple(name for name, one in SOURCES.items() if one.task == task))
 
 
 def check_choice(key: str, value: str, allowed: tuple[str, ...]) -> None:

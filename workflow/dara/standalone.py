@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dara.analysis.scores import score_rows
-from dara.benchmarks import definition, names_of
 from dara.evaluation import bfcl_v4
 from dara.evaluation.generate import generate_checkpoints
 from dara.evaluation.grading import read_scores, score_checkpoints, summarise
 from dara.evaluation.records import SCORE_TABLE, SCORES, Metric
 from dara.files import read_json
+from dara.registries import definition, names_of
 from dara.runs import evaluation_id
 from dara.specs import Benchmark
 from dara.store import directory_lock

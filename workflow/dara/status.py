@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dara.benchmarks import names_of
 from dara.files import read_json
 from dara.plan import WorkflowPlan
 from dara.preflight import WORKFLOW_LOCK
+from dara.registries import names_of
 from dara.runs import data_id, model_id
 from dara.specs import ModelSpec
 

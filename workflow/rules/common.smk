@@ -7,9 +7,9 @@ ROOT = Path(workflow.snakefile).parents[
 ]  # workflow.basedir is that of the workflow of which this is a module
 sys.path.insert(0, str(ROOT / "workflow"))
 
-from dara.benchmarks import names_of
-from dara.dependencies import code_digest
+from dara.registries import names_of
 from dara.orphan_guard import job_environment
+from dara.outputs import code_digest
 from dara.plan import FRAMES, RUN_FILES, WorkflowPlan
 from dara.preflight import (
     check_settings,
@@ -18,6 +18,7 @@ from dara.preflight import (
     start_jobs,
     user_errors,
 )
+from dara.store import canonical_json
 
 job_environment(ROOT, main=workflow.is_main_process, remote=workflow.remote_exec)
 with user_errors():
@@ -60,6 +61,16 @@ wildcard_constraints:
 def code_of(*targets):
     """Make the digest of code a parameter, so that an edit makes again what it decides."""
     return lambda wildcards: code_digest(*targets)
+
+
+def benchmark_json(wildcards):
+    """Write the settings of an evaluation for the command line."""
+    return canonical_json(PLAN.settings(wildcards.run, wildcards.evaluation))
+
+
+def steps_of(wildcards):
+    """Write the steps of an evaluation for the command line."""
+    return ",".join(map(str, PLAN.steps(wildcards.run, wildcards.evaluation)))
 
 
 def other_preset(wildcards):

@@ -14,8 +14,8 @@ rule evaluate_part:
         mem_mb=PLAN.asks("evaluate_part", "memory_mb"),
         runtime=PLAN.asks("evaluate_part", "minutes"),
     params:
-        benchmark=PLAN.benchmark_json,
-        steps=PLAN.steps_option,
+        benchmark=benchmark_json,
+        steps=steps_of,
         out=subpath(output[0], parent=True),
     shell:
         "{EVALUATION_PYTHON:q} -m dara evaluate {input.manifest:q} --data {input.data:q} --benchmark {params.benchmark:q} "
@@ -26,7 +26,7 @@ rule evaluate_part:
 rule evaluate:
     input:
         unpack(PLAN.evaluation_inputs),
-        parts=PLAN.evaluation_parts,
+        parts=lambda wildcards: PLAN.parts(wildcards.run, wildcards.evaluation),
     output:
         f"{OUT}/scores/{{run}}/{{evaluation}}/responses.json",
     log:
@@ -39,8 +39,8 @@ rule evaluate:
         mem_mb=PLAN.asks("evaluate", "memory_mb"),
         runtime=PLAN.asks("evaluate", "minutes"),
     params:
-        benchmark=PLAN.benchmark_json,
-        steps=PLAN.steps_option,
+        benchmark=benchmark_json,
+        steps=steps_of,
         out=subpath(output[0], parent=True),
         gather=lambda wildcards, input: "--gather" if input.get("parts") else "",
     shell:
@@ -57,12 +57,12 @@ rule score:
         f"{OUT}/logs/score/{{run}}.{{evaluation}}.log",
     benchmark:
         f"{OUT}/benchmarks/score/{{run}}.{{evaluation}}.tsv"
-    threads: PLAN.scoring_cores
+    threads: lambda wildcards: 16 if PLAN.benchmark_definition(wildcards).kind == "published" else 1
     resources:
         mem_mb=lambda wildcards, threads: 3000 * threads,
     params:
-        benchmark=PLAN.benchmark_json,
-        scorer=PLAN.scorer_version,  # another version scores again
+        benchmark=benchmark_json,
+        scorer=lambda wildcards: PLAN.benchmark_definition(wildcards).scorer_version,  # another version scores again
         responses=subpath(input.responses, parent=True),
         out=subpath(output[0], parent=True),
     shell:

@@ -10,7 +10,11 @@ for drawing in PLAN.outputs.drawings():
         input:
             configuration=f"{OUT}/configuration.json",
             frames=rules.frames.output,
-            published=PLAN.published.sources if drawing.kind == "side_by_side" else [],
+            published=(
+                PLAN.published.data + PLAN.published.definitions
+                if drawing.kind == "side_by_side"
+                else []
+            ),
             settings=drawing.settings,
         output:
             [
@@ -22,7 +26,7 @@ for drawing in PLAN.outputs.drawings():
                 )
                 for label, file in drawing.shown
             ],
-            [drawing.files(form) for form in drawing.forms[1:]],
+            drawing.others,
         log:
             f"{OUT}/logs/{drawing.rule}.log",
         benchmark:
@@ -45,7 +49,8 @@ for drawing in PLAN.published.drawings():
             PLAN.published.data,
             drawing.settings,
         output:
-            [drawing.files(form) for form in drawing.forms],
+            [file for _, file in drawing.shown],
+            drawing.others,
         log:
             f"{PLAN.paths.published}/logs/{drawing.rule}.log",
         benchmark:

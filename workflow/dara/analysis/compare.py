@@ -13,10 +13,9 @@ from typing import Any
 
 import pandas as pd
 
+from dara.analysis.crossing import CrossingTimes, Kind, SpeedUp, speed_up, times_of
+from dara.analysis.intervals import t_interval
 from dara.analysis.names import BASELINE, DARA, FIXED, PAPER_METHODS
-from dara.analysis.paired import PairedDifference, paired_scores, paired_steps
-from dara.analysis.speed_up import SpeedUp, speed_up
-from dara.analysis.survival import CrossingTimes, Kind, times_of
 from dara.analysis.view import Setting, View
 from dara.analysis.view_runs import RUN, RunsView
 
@@ -40,12 +39,6 @@ class Difference:
     high: float
     pairs: int
     over: str = "seeds"
-
-    @classmethod
-    def of(cls, found: PairedDifference) -> Difference:
-        """Return the difference over pairs of runs."""
-        ends = (found.interval.low, found.interval.high) if found.interval else (math.nan, math.nan)
-        return cls(found.mean, *ends, len(found.keys))
 
 
 @dataclass(frozen=True)
@@ -93,12 +86,40 @@ def wanted_step(at: int, budget: int) -> float:
 
 
 def nearest_step(steps: Iterable[int], at: int, budget: int) -> int:
-    """Return the scored step to compare with the authors' step `at`. Raise ValueError without a step.
+    """Return the scored step nearest to the authors' step `at` (`wanted_step`); of two equally near ones the earlier.
 
-    It is the step nearest to `wanted_step`; of two equally near steps, the earlier one.
+    Raise ValueError without a step.
     """
     wanted = wanted_step(at, budget)
     return min(steps, key=lambda step: (abs(step - wanted), step))
+
+
+def paired(first: Mapping[Any, float], second: Mapping[Any, float]) -> Difference:
+    """Return the mean difference first - second over the keys (runs) that both have, with Student's t interval."""
+    differences = [first[key] - second[key] for key in sorted(first.keys() & second.keys())]
+    if not differences:
+        return Difference(math.nan, math.nan, math.nan, 0)
+    low, high = t_interval(differences) or (math.nan, math.nan)
+    return Difference(math.fsum(differences) / len(differences), low, high, len(differences))
+
+
+def paired_steps(first: CrossingTimes, second: CrossingTimes) -> tuple[Difference, float, list[int]]:
+    """Return the paired difference of min(crossing, tau), which keeps runs that do not cross.
+
+    It is the difference of the restricted means of the paired runs.
+
+    Returns:
+        The difference; tau, the last step at which a crossing could be seen in all runs; and for each pair, the number
+        of its runs that did not cross by then.
+    """
+    tau = min(first.horizon, second.horizon)
+    found = []
+    for times in (first, second):
+        values = zip(times.keys, times.steps, times.crossed, strict=True)
+        found.append({key: step if crossed else math.inf for key, step, crossed in values})
+    difference = paired(*({key: min(step, tau) for key, step in steps.items()} for steps in found))
+    common = sorted(found[0].keys() & found[1].keys())
+    return difference, tau, [sum(steps[key] > tau for steps in found) for key in common]
 
 
 def compare_crossings(
@@ -110,28 +131,21 @@ def compare_crossings(
 
 
 def compare_checkpoints(view: RunsView, level: Level, pair: tuple[str, str], setting: Setting) -> Crossings | None:
-    """Compare the first checkpoints at which a held-out score is at most a level; None if one has no run."""
-    times = [first_checkpoints(view, level, method, setting) for method in pair]
-    return compare_times(*times, _key(view, "checkpoint", level, pair, setting))
+    """Compare the first checkpoints at which a held-out score is at most a level; None if one has no scored run.
 
-
-def first_checkpoints(view: RunsView, level: Level, method: str, setting: Setting) -> CrossingTimes | None:
-    """Return the first scored checkpoint of each run whose score is at most a level; None without a scored run.
-
-    A run that has no such checkpoint, or diverged before, is censored at the last checkpoint of all.
+    A run that has no such checkpoint, or diverged before, is censored at the last checkpoint of its method.
     """
     metric, highest = level
-    found: dict[Any, int | None] = {}
-    last = 0
-    for key, values in _by_run(view, view.scores, metric, method, setting):
-        below = values.loc[values["value"] <= highest, "step"]
-        found[key] = int(below.min()) if len(below) else None
-        last = max(last, int(values["step"].max()))
-    if not found:
-        return None
-    keys = tuple(sorted(found))
-    crossed = tuple(found[key] is not None for key in keys)
-    return CrossingTimes(keys, tuple(float(found[key] or last) for key in keys), crossed, float(last))
+    both = []
+    for method in pair:
+        scores = view.scores[view.scores["metric"] == metric]
+        runs = dict(list(_by_run(view, scores, "value", method, setting)))
+        below = {key: rows.loc[rows["value"] <= highest, "step"].min() for key, rows in runs.items()}
+        last = max((float(rows["step"].max()) for rows in runs.values()), default=0.0)
+        steps = tuple(last if pd.isna(step) else float(step) for step in below.values())
+        crossed = tuple(bool(pd.notna(step)) for step in below.values())
+        both.append(CrossingTimes(tuple(below), steps, crossed, last) if below else None)
+    return compare_times(*both, _key(view, "checkpoint", level, pair, setting))
 
 
 def compare_times(
@@ -140,10 +154,8 @@ def compare_times(
     """Compare crossing times; `key` is the key of the speed-up's resamples. Return None if one is missing."""
     if method is None or baseline is None:
         return None
-    pairs, tau, late = paired_steps(method, baseline)
-    unseen = sum(count == 2 for count in late)
-    speed = speed_up(method, baseline, key=key)
-    return Crossings(method, baseline, Difference.of(pairs), tau, sum(late), unseen, speed)
+    difference, tau, late = paired_steps(method, baseline)
+    return Crossings(method, baseline, difference, tau, sum(late), late.count(2), speed_up(method, baseline, key))
 
 
 def score_difference(
@@ -169,11 +181,22 @@ def difference_at(view: RunsView, metric: str, pair: tuple[str, str], setting: S
     rows = _differences(view, metric, pair, setting)
     if step in rows.index:
         return _difference_in(rows.loc[step])
-    present = view.selection.present
-    scores = view.scores[view.scores["step"] == step]
-    scores = scores[scores["run_id"].isin(present.loc[present["outcome"] != "diverged", "run_id"])]
-    values = ({key: rows["value"].iloc[0] for key, rows in _by_run(view, scores, metric, m, setting)} for m in pair)
-    return paired(*values)
+    scores = view.scores[(view.scores["step"] == step) & (view.scores["metric"] == metric)]
+    scores = scores[~scores["run_id"].isin(view.diverged)]
+    return paired(*(_means(view, scores, "value", method, setting) for method in pair))
+
+
+def densities(view: RunsView, reward: str, steps: int, method: str, setting: Setting) -> dict[Any, float]:
+    """Return the mean active-group density of a reward over the first steps, by run."""
+    frame = view.frames["training_curves"]
+    frame = frame[(frame["metric"] == f"density/{reward}") & (frame["step"] <= steps)]
+    return _means(view, frame, "value", method, setting)
+
+
+def energy_shares(view: RunsView, reward: str, method: str, setting: Setting) -> dict[Any, float]:
+    """Return the share of a reward in the energy of a method's contributions, mean over the steps, by run."""
+    frame = view.frames["energies"]
+    return _means(view, frame[frame["reward"] == reward], "share_after", method, setting)
 
 
 def _differences(view: RunsView, metric: str, pair: tuple[str, str], setting: Setting) -> pd.DataFrame:
@@ -185,46 +208,23 @@ def _differences(view: RunsView, metric: str, pair: tuple[str, str], setting: Se
 
 
 def _difference_in(row: pd.Series) -> Difference:
-    over = "seeds" if row["n_seeds"] > 1 else "questions"
-    ends = (row["t_low"], row["t_high"]) if over == "seeds" else (row["low"], row["high"])
-    return Difference(float(row["value"]), *map(float, ends), int(row["n_seeds"]), over)
+    over, ends = ("seeds", ("t_low", "t_high")) if row["n_seeds"] > 1 else ("questions", ("low", "high"))
+    return Difference(float(row["value"]), *(float(row[end]) for end in ends), int(row["n_seeds"]), over)
 
 
-def densities(view: RunsView, reward: str, steps: int, method: str, setting: Setting) -> dict[Any, float]:
-    """Return the mean active-group density of a reward over the first steps, by run."""
-    frame = view.frames["training_curves"]
-    frame = frame[(frame["step"] <= steps) & frame["value"].notna()]
-    return {key: _mean(rows["value"]) for key, rows in _by_run(view, frame, f"density/{reward}", method, setting)}
-
-
-def energy_shares(view: RunsView, reward: str, method: str, setting: Setting) -> dict[Any, float]:
-    """Return the share of a reward in the energy of a method's contributions, mean over the steps, by run."""
-    frame = view.frames["energies"]
-    frame = frame[(frame["reward"] == reward) & frame["share_after"].notna()]
-    runs = _runs(view, method, setting).merge(frame[["run_id", "share_after"]], on="run_id")
-    return {key: _mean(values) for key, values in runs.groupby(list(RUN))["share_after"]}
-
-
-def _mean(values: pd.Series) -> float:
-    return math.fsum(values) / len(values)  # exact, independent of the order of rows
-
-
-def paired(first: Mapping[Any, float], second: Mapping[Any, float]) -> Difference:
-    """Return the paired difference of two sets of values by run."""
-    return Difference.of(paired_scores(first, second))
+def _means(view: RunsView, frame: pd.DataFrame, column: str, method: str, setting: Setting) -> dict[Any, float]:
+    """Return the mean of a column by run, over the steps that have it: an exact sum, in any order of the rows."""
+    runs = _by_run(view, frame[frame[column].notna()], column, method, setting)
+    return {key: math.fsum(rows[column]) / len(rows) for key, rows in runs}
 
 
 def _by_run(
-    view: RunsView, frame: pd.DataFrame, metric: str, method: str, setting: Setting
+    view: RunsView, frame: pd.DataFrame, column: str, method: str, setting: Setting
 ) -> Iterable[tuple[Any, pd.DataFrame]]:
-    rows = frame.loc[frame["metric"] == metric, ["run_id", "step", "value"]]
-    return _runs(view, method, setting).merge(rows, on="run_id").groupby(list(RUN))
-
-
-def _runs(view: RunsView, method: str, setting: Setting) -> pd.DataFrame:
-    """Return the columns run_id, seed, repeat of the runs of a method at a setting."""
+    """Return the steps and values of each run of a method at a setting, by `RUN`."""
     runs = view.selection.of_setting(view.selection.present, setting)
-    return runs.loc[runs["method"] == method, ["run_id", *RUN]]
+    runs = runs.loc[runs["method"] == method, ["run_id", *RUN]]
+    return runs.merge(frame[["run_id", "step", column]], on="run_id").groupby(list(RUN))
 
 
 def _key(view: View, kind: str, level: Level, pair: tuple[str, str], setting: Setting) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ and needs no model library.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,8 +17,7 @@ TAU = 1e-8
 """A group is active if the sum of its absolute z-scores is above this."""
 
 
-@dataclass(frozen=True)
-class Energies:
+class Energies(NamedTuple):
     """Sums of squares over a batch of B groups of G responses, split by sign; arrays (..., K)."""
 
     positive: np.ndarray
@@ -32,22 +31,16 @@ class Energies:
     @property
     def share(self) -> np.ndarray:
         """Return each reward's share of the energy of all K rewards, (..., K); NaN if there is no energy at all."""
-        return energy_share(self.total)
+        total = self.total.sum(axis=-1, keepdims=True)
+        return np.divide(self.total, total, out=np.full(self.total.shape, np.nan), where=total > 0)
 
 
 def group_z_scores(rewards: np.ndarray, eps: float = EPS) -> np.ndarray:
     """Return z-scores within each group: (r - mean) / (s + eps), s with divisor G - 1; exactly 0 in a constant group.
 
-    Args:
-        rewards: (..., B, G, K) raw rewards.
-        eps: added to the standard deviation.
-
-    Raises:
-        ValueError: fewer than three axes, G < 2, or a reward that is not finite.
+    `rewards` are the raw ones, (..., B, G, K) with G >= 2. Raise ValueError for a reward that is not finite.
     """
     values = np.asarray(rewards, dtype=np.float64)
-    if values.ndim < 3 or values.shape[-2] < 2:
-        raise ValueError(f"rewards must be (..., B, G, K) with G >= 2 (given: shape {values.shape})")
     if not np.isfinite(values).all():
         where = tuple(int(index) for index in np.argwhere(~np.isfinite(values))[0])
         raise ValueError(f"rewards: the value at {where} is {values[where]}; every reward must be finite")
@@ -68,12 +61,4 @@ def energies(terms: np.ndarray) -> Energies:
     For z-scores the total is B pi_k (G - 1) as eps goes to 0 (the paper's Eq. 5).
     """
     squares = np.square(terms)
-    return Energies(
-        np.where(terms > 0, squares, 0.0).sum(axis=(-3, -2)), np.where(terms < 0, squares, 0.0).sum(axis=(-3, -2))
-    )
-
-
-def energy_share(energy: np.ndarray) -> np.ndarray:
-    """Return the energy of each reward over the sum of all rewards, (..., K); NaN where the sum is 0."""
-    total = np.asarray(energy, dtype=np.float64).sum(axis=-1, keepdims=True)
-    return np.divide(energy, total, out=np.full(np.shape(energy), np.nan), where=total > 0)
+    return Energies(*(np.where(side, squares, 0.0).sum(axis=(-3, -2)) for side in (terms > 0, terms < 0)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
@@ -47,14 +47,6 @@ class Row(BaseModel):
     def keys_of(cls, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the columns that must be unique together."""
         return frame[list(cls.key)]
-
-
-def _frame(name: str, key: str, columns: dict[str, Any]) -> type[Row]:
-    """Return the model of a frame's rows; a column whose type includes None may be empty, and rows may omit it."""
-    fields = {column: (kind, None if type(None) in get_args(kind) else ...) for column, kind in columns.items()}
-    model = create_model(name, __base__=Row, **fields)
-    model.key, model.what = tuple(key.split()), f"the frame {name}"
-    return model
 
 
 def _each(kind: Any, names: str) -> dict[str, Any]:
@@ -99,42 +91,35 @@ _DECLARED: dict[str, tuple[str, dict[str, Any]]] = {
         | _each(Share | None, "share_before share_after"),
     ),
 }  # fmt: skip
-FRAMES = {name: _frame(name, key, columns) for name, (key, columns) in _DECLARED.items()}
-"""The row model of each frame.
+FRAMES: dict[str, type[Row]] = {}
+"""The row model of each frame; a column whose type includes None may be empty, and rows may omit it.
 
 `runs.steps` are the completed steps of a run (0 if it is missing), `crossings.budget` the planned ones. An empty
 `training_curves.value` is a value that was not finite, in a run that diverged; an empty share is a step without any
 energy; a base model has no group size and no seed. A row of `score_intervals` with a `baseline` is the difference
 method - baseline.
 """
+for _name, (_key, _declared) in _DECLARED.items():
+    _fields = {column: (kind, None if type(None) in get_args(kind) else ...) for column, kind in _declared.items()}
+    FRAMES[_name] = create_model(_name, __base__=Row, **_fields)
+    FRAMES[_name].key, FRAMES[_name].what = tuple(_key.split()), f"the frame {_name}"
 
 
-class FrameFiles(Mapping[str, pd.DataFrame]):
+class FrameFiles(dict[str, pd.DataFrame]):
     """The frames in a directory by name, each read at first use: no table and no figure needs all."""
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self._directory = directory
-        self._read: dict[str, pd.DataFrame] = {}
 
-    def __getitem__(self, name: str) -> pd.DataFrame:
-        if name not in self._read:
-            self._read[name] = read_frame(self._directory / f"{name}.csv", name)
-        return self._read[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(FRAMES)
-
-    def __len__(self) -> int:
-        return len(FRAMES)
+    def __missing__(self, name: str) -> pd.DataFrame:
+        self[name] = read_frame(self._directory / f"{name}.csv", name)
+        return self[name]
 
 
 def write_frame(frame: pd.DataFrame, name: str, path: Path) -> None:
-    """Check a frame, sort it by its key and write it as `path` (a missing directory is created).
-
-    Raises:
-        FrameError: the frame breaks the declaration of `name`.
-    """
-    checked = checked_frame(frame, name, str(path))
+    """Check a frame, sort it by its key and write it as `path`. Raise FrameError if it breaks its declaration."""
+    checked = _checked_frame(frame, FRAMES[name], str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     # pandas writes a float with the fewest digits that read back as the same float.
     checked.to_csv(path, index=False, lineterminator="\n", encoding="utf-8")
@@ -143,54 +128,49 @@ def write_frame(frame: pd.DataFrame, name: str, path: Path) -> None:
 def read_frame(path: Path, name: str) -> pd.DataFrame:
     """Read and check the frame `name`: strings as str, integers as int64 or Int64 (may be empty), floats as float64.
 
-    Raises:
-        FrameError: the file is not there, or breaks the declaration of `name`.
+    Raise FrameError if the file is not there, or breaks the declaration of `name`.
     """
-    row = _row_of(name)
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         raise FrameError(f"{path}: the file does not exist; it is written by `collect` or `analyse`") from None
-    frame = _read_at_once(content, row)
-    return sorted_frame(read_rows(content, row, path) if frame is None else frame, row, str(path))
-
-
-def checked_frame(frame: pd.DataFrame, name: str, where: str) -> pd.DataFrame:
-    """Return the frame with the declared columns, types and order of rows.
-
-    Rows in messages count as lines of a file do: the header is row 1.
-
-    Raises:
-        FrameError: a missing, unknown or repeated column; a wrong, empty or unknown value; a repeated key.
-    """
-    row = _row_of(name)
-    _check_columns(list(frame.columns), row, where)
-    typed = _typed(frame, row)
-    if typed is None:
-        cells = frame.astype(object)
-        typed = validated(cells.where(cells.notna(), None).to_dict("records"), row, where)
-    return sorted_frame(typed, row, where)
+    frame = _read_at_once(content, FRAMES[name])
+    return _sorted_frame(read_rows(content, FRAMES[name], path) if frame is None else frame, FRAMES[name], str(path))
 
 
 def rows_to_frame(rows: list[dict], name: str) -> pd.DataFrame:
     """Return rows (each a dict of column to value; an empty cell is None, or is left out) as the checked frame."""
-    names = dict.fromkeys([*_row_of(name).model_fields, *(column for row in rows for column in row)])
-    return checked_frame(
-        pd.DataFrame({each: [row.get(each) for row in rows] for each in names}, dtype=object), name, name
+    frame = pd.DataFrame(rows, dtype=object)
+    names = list(dict.fromkeys([*FRAMES[name].model_fields, *frame.columns]))
+    return _checked_frame(frame.reindex(columns=names), FRAMES[name], name)
+
+
+def joined_frame(parts: Iterable[Mapping[str, Any]], name: str) -> pd.DataFrame:
+    """Return parts (each a dict of column to an array, or to the value of all its rows) as the checked frame `name`."""
+    frames = [pd.DataFrame(part) for part in parts]
+    return (
+        _checked_frame(pd.concat(frames, ignore_index=True), FRAMES[name], name) if frames else rows_to_frame([], name)
     )
 
 
-def joined_frame(parts: Sequence[Mapping[str, Any]], name: str) -> pd.DataFrame:
-    """Return parts (each a dict of column to an array, or to the value of all its rows) as the checked frame `name`."""
-    frames = [pd.DataFrame(part) for part in parts]
-    return checked_frame(pd.concat(frames, ignore_index=True), name, name) if frames else rows_to_frame([], name)
+def _checked_frame(frame: pd.DataFrame, row: type[Row], where: str) -> pd.DataFrame:
+    """Return the frame with the declared columns, types and order of rows. Raise FrameError if it breaks them.
+
+    Rows in messages count as lines of a file do: the header is row 1.
+    """
+    _check_columns(list(frame.columns), row, where)
+    typed = {name: _converted(frame[name], column) for name, column in _columns(row).items()}
+    if any(series is None for series in typed.values()):
+        cells = frame.astype(object)
+        records = cells.where(cells.notna(), None).to_dict("records")
+        return _sorted_frame(_validated(records, row, where), row, where)
+    return _sorted_frame(pd.DataFrame(typed), row, where)
 
 
 def read_rows(content: bytes, row: type[Row], path: Path) -> pd.DataFrame:
     """Read a CSV file row by row; an empty cell is an empty value.
 
-    Raises:
-        FrameError: the file is not a CSV file of these columns, or a row breaks the declaration.
+    Raise FrameError if it is not a CSV file of these columns, or a row breaks the declaration.
     """
     try:
         header, *lines = list(csv.reader(io.StringIO(content.decode("utf-8"), newline=""))) or [[]]
@@ -200,15 +180,11 @@ def read_rows(content: bytes, row: type[Row], path: Path) -> pd.DataFrame:
     for number, line in enumerate(lines, start=2):
         if len(line) != len(header):
             raise FrameError(f"{path}: row {number} has {len(line)} cells; the header has {len(header)} columns")
-    return validated((dict(zip(header, line, strict=True)) for line in lines), row, str(path))
+    return _validated((dict(zip(header, line, strict=True)) for line in lines), row, str(path))
 
 
-def validated(records: Iterable[Mapping[str, Any]], row: type[Row], where: str) -> pd.DataFrame:
-    """Return records (None and "" are empty) as a frame of the declared types.
-
-    Raises:
-        FrameError: a record breaks the declaration.
-    """
+def _validated(records: Iterable[Mapping[str, Any]], row: type[Row], where: str) -> pd.DataFrame:
+    """Return records (None and "" are empty) as a frame. Raise FrameError if one breaks the declaration."""
     found = []
     for number, record in enumerate(records, start=2):
         cells = {name: None if value == "" else value for name, value in record.items()}
@@ -219,13 +195,12 @@ def validated(records: Iterable[Mapping[str, Any]], row: type[Row], where: str) 
     columns = {}
     for name, column in _columns(row).items():
         empty = "" if column.kind == "string" else None
-        values = [empty if record[name] is None else record[name] for record in found]
-        columns[name] = pd.Series(values, dtype=column.dtype)
+        values = (empty if record[name] is None else record[name] for record in found)
+        columns[name] = pd.Series(list(values), dtype=column.dtype)
     return pd.DataFrame(columns)
 
 
-def sorted_frame(frame: pd.DataFrame, row: type[Row], where: str) -> pd.DataFrame:
-    """Return the rows in the order of their key. Raise FrameError if a key is repeated."""
+def _sorted_frame(frame: pd.DataFrame, row: type[Row], where: str) -> pd.DataFrame:
     check_unique(frame, row, where)
     return frame.sort_values(list(row.key), kind="stable", ignore_index=True)
 
@@ -247,14 +222,11 @@ class _Column(NamedTuple):
     """Checks of a whole column."""
 
     kind: str  # of JSON: string, integer, number
+    dtype: str
     nullable: bool
     choices: tuple[str, ...]
     low: float | None
     high: float | None
-
-    @property
-    def dtype(self) -> str:
-        return {"string": "str", "integer": "Int64" if self.nullable else "int64", "number": "float64"}[self.kind]
 
 
 @cache
@@ -262,51 +234,41 @@ def _columns(row: type[Row]) -> dict[str, _Column]:
     columns = {}
     for name, field in row.model_json_schema()["properties"].items():
         options = field.get("anyOf", [field])
-        first = options[0]
-        bounds = first.get("minimum"), first.get("maximum")
-        columns[name] = _Column(first["type"], len(options) > 1, tuple(first.get("enum", ())), *bounds)
+        first, nullable = options[0], len(options) > 1
+        dtype = {"string": "str", "integer": "Int64" if nullable else "int64", "number": "float64"}[first["type"]]
+        choices, bounds = tuple(first.get("enum", ())), (first.get("minimum"), first.get("maximum"))
+        columns[name] = _Column(first["type"], dtype, nullable, choices, *bounds)
     return columns
 
 
-def _typed(frame: pd.DataFrame, row: type[Row]) -> pd.DataFrame | None:
-    """Return the frame with the declared types; None if a value breaks the declaration."""
-    typed = {}
-    for name, column in _columns(row).items():
-        series = _converted(frame[name], column)
-        if series is None or _any_wrong(series, column):
-            return None
-        typed[name] = series
-    return pd.DataFrame(typed).reset_index(drop=True)
+KINDS = {
+    "string": ("string", "empty"),
+    "integer": ("integer", "empty"),
+    "number": ("floating", "integer", "mixed-integer-float", "empty"),
+}
+"""Kind of a column -> kinds of cells, as pandas names them, that convert as a whole."""
 
 
 def _converted(series: pd.Series, column: _Column) -> pd.Series | None:
-    """Return a series as the column's type; None if its values must be checked one by one."""
-    found = pd.api.types.infer_dtype(series, skipna=True)
-    known = {
-        "string": ("string", "empty"),
-        "integer": ("integer", "empty"),
-        "number": ("floating", "integer", "mixed-integer-float", "empty"),
-    }
-    if found not in known[column.kind]:
+    """Return a series as the column's type; None if its values must be checked one by one, as one may be wrong."""
+    wrong_kind = pd.api.types.infer_dtype(series, skipna=True) not in KINDS[column.kind]
+    if wrong_kind or (series.isna().any() and not column.nullable):
         return None
-    if column.kind == "string":
-        return series.astype("str").where(series.notna(), "")
-    if series.isna().any() and not column.nullable:
-        return None
-    return pd.to_numeric(series).astype(column.dtype)
+    string = column.kind == "string"
+    typed = series.astype("str").where(series.notna(), "") if string else pd.to_numeric(series).astype(column.dtype)
+    return None if _any_wrong(typed, column) else typed.reset_index(drop=True)
 
 
 def _any_wrong(series: pd.Series, column: _Column) -> bool:
     missing = (series == "") if column.kind == "string" else series.isna()
-    if missing.any() and not column.nullable:
-        return True
-    if column.choices and not series.isin(column.choices).all():
-        return True
     given = series[~missing]
-    if column.kind == "number" and not np.isfinite(given).all():
-        return True
-    below = column.low is not None and (given < column.low).any()
-    return bool(below or (column.high is not None and (given > column.high).any()))
+    return bool(
+        (missing.any() and not column.nullable)
+        or (column.choices and not series.isin(column.choices).all())
+        or (column.kind == "number" and not np.isfinite(given).all())
+        or (column.low is not None and (given < column.low).any())
+        or (column.high is not None and (given > column.high).any())
+    )
 
 
 def _read_at_once(content: bytes, row: type[Row]) -> pd.DataFrame | None:
@@ -316,9 +278,8 @@ def _read_at_once(content: bytes, row: type[Row]) -> pd.DataFrame | None:
     """
     columns = _columns(row)
     header, _, rows = content.partition(b"\n")
-    if header != ",".join(columns).encode() or not rows.endswith(b"\n") or b'"' in rows:
-        return None
-    if rows.count(b",") != rows.count(b"\n") * (len(columns) - 1):
+    plain = header == ",".join(columns).encode() and rows.endswith(b"\n") and b'"' not in rows
+    if not plain or rows.count(b",") != rows.count(b"\n") * (len(columns) - 1):
         return None
     kinds = {name: column.dtype for name, column in columns.items()}
     empty = {name: [""] for name, column in columns.items() if column.kind != "string"}
@@ -359,9 +320,3 @@ def _problem(error: ValidationError, row: type[Row]) -> str:
     if found["type"] == "greater_than_equal":
         return f"{name}: {value} is less than {column.low:g}"
     return f"{name}: {value!r} is not {({'string': 'text', 'integer': 'an integer'}).get(column.kind, 'a number')}"
-
-
-def _row_of(name: str) -> type[Row]:
-    if name not in FRAMES:
-        raise FrameError(f"{name!r} is not a frame; the frames are {', '.join(FRAMES)}")
-    return FRAMES[name]

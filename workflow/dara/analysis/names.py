@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal
 
-from dara import engines
-from dara.benchmarks import REGISTRY, definition
+from dara import registries
+from dara.registries import REGISTRY, definition
 
 BASE = "base"
 """The method of a base model, which is scored once, at step 0."""
@@ -23,7 +23,7 @@ PAPER_METHODS = ("grpo", "gdpo", "dvao", "gd2po_hard", *DARA, "static_asym", "st
 FIXED = {"dara_asym": "static_asym", "dara_sym": "static_sym"}
 """Method with weights from the densities -> the same form with fixed weights."""
 
-ENGINES = {name: engine.title for name, engine in engines.ENGINES.items()}
+ENGINES = {name: engine.title for name, engine in registries.ENGINES.items()}
 """The engines with their names, in display order."""
 
 HEADLINE: dict[str, tuple[Literal["first", "stable"], float]] = {"format": ("first", 0.8), "length": ("stable", 0.99)}

@@ -12,15 +12,15 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, StrictFloat, TypeAdapter, ValidationError
 
-from dara.config import RunSpec
 from dara.files import read_text
 from dara.runs import run_id
+from dara.specs import RunSpec
 from dara.store import spec_sha256
 
 SCHEMA = 1
 """Version of the metrics that this analysis supports."""
 
-_Step = TypeAdapter(dict[str, StrictFloat])
+STEP = TypeAdapter(dict[str, StrictFloat])
 """A line of metrics.jsonl; every value is a number."""
 
 
@@ -54,30 +54,22 @@ class Run:
     run_id: str
     directory: Path
     spec: RunSpec
-    outcome: str | None
-    steps: int
-    checkpoints: tuple[int, ...]
+    outcome: str | None = None
+    steps: int = 0
     sums: dict[int, dict[str, str]] = field(default_factory=dict)
 
     @property
     def identity(self) -> dict[str, Any]:
         """Return the columns that name a run in a frame."""
         spec = self.spec
-        return {
-            "run_id": self.run_id,
-            "task": spec.task,
-            "model": spec.model.name,
-            "method": spec.method.name,
-            "group_size": spec.group_size,
-            "seed": spec.seed,
-        }
+        names = {"task": spec.task, "model": spec.model.name, "method": spec.method.name}
+        return {"run_id": self.run_id} | names | {"group_size": spec.group_size, "seed": spec.seed}
 
 
 def read_run(name: str, directory: Path) -> Run:
     """Read the run in a directory. Without a manifest.json, which is written last, the run is missing.
 
-    Raises:
-        RecordError: there is no specification, or it has another id; a manifest belongs to another specification.
+    Raise RecordError without its specification, or if the specification or the manifest belongs to another run.
     """
     path = directory / "spec.json"
     try:
@@ -90,14 +82,14 @@ def read_run(name: str, directory: Path) -> Run:
         raise RecordError(f"{path}: this is the specification of {run_id(spec)}, not of {name}")
     path = directory / "manifest.json"
     if not path.is_file():
-        return Run(name, directory, spec, None, 0, ())
+        return Run(name, directory, spec)
     manifest = _read_manifest(path)
     if manifest.run_id != name or manifest.spec_sha256 != spec_sha256(spec):
         raise RecordError(f"{path}: not of the specification in the spec.json beside it; train {name} again")
     if manifest.outcome == "completed" and manifest.steps != spec.steps:
         raise RecordError(f"{path}: completed with {manifest.steps} steps; the specification plans {spec.steps}")
     sums = {step: checkpoint.sha256 for step, checkpoint in manifest.checkpoints.items()}
-    return Run(name, directory, spec, manifest.outcome, manifest.steps, tuple(sorted(sums)), sums)
+    return Run(name, directory, spec, manifest.outcome, manifest.steps, sums)
 
 
 def _read_manifest(path: Path) -> Manifest:
@@ -145,7 +137,7 @@ def read_metrics(run: Run) -> pd.DataFrame:
 
 def _metrics_line(line: str, number: int, run: Run, where: str) -> dict[str, float]:
     try:
-        step = _Step.validate_json(line)
+        step = STEP.validate_json(line)
     except ValidationError as error:
         problem = error.errors()[0]
         if problem["type"] == "json_invalid":
@@ -164,8 +156,7 @@ def _metrics_line(line: str, number: int, run: Run, where: str) -> dict[str, flo
 def read_rewards(run: Run) -> np.ndarray:
     """Read the raw rewards (steps, B, G, K) of a finished run, K in the order of the specification.
 
-    Raises:
-        RecordError: the file or an array is missing, or names, number of steps or shape are not those of the run.
+    Raise RecordError if the file or an array is missing, or names, number of steps or shape are not those of the run.
     """
     path = run.directory / "rewards.npz"
     if not path.is_file():

@@ -9,18 +9,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
+from dara.analysis.crossing import CrossingEvent, Kind
 from dara.analysis.names import ENGINES
 from dara.config import Experiment, MethodEntry
 
 CURVE = ("low", "middle", "high", "n")
 """Columns of a curve, indexed by step: the middle over runs, the ends of its band (NaN without one), number of runs."""
-
-Kind = Literal["first", "stable"]
-"""Kind of crossing: the first step at or above a threshold, or the stable one (analysis/crossing.py)."""
 
 
 class Setting(NamedTuple):
@@ -29,22 +27,6 @@ class Setting(NamedTuple):
     model: str
     group_size: int | None
     engine: str | None = None
-
-
-@dataclass(frozen=True)
-class Mark:
-    """One run's crossing of a threshold.
-
-    step: the step of the crossing, None without one; budget: the steps of the run; seed and repeat identify the run
-    (None: the seed was not published).
-    """
-
-    seed: int | None
-    step: int | None
-    status: Literal["reached", "pending", "not_reached"]
-    pending_step: int | None
-    budget: int
-    repeat: int = 0
 
 
 @dataclass(frozen=True)
@@ -101,12 +83,17 @@ class View(ABC):
             setting: one of `settings`.
         """
 
+    def curves(self, metric: str, setting: Setting) -> dict[str, pd.DataFrame]:
+        """Return the curve of each method, or nothing if no method has one."""
+        found = {method: self.curve(metric, method, setting) for method in self.methods}
+        return found if any(len(curve) for curve in found.values()) else {}
+
     @abstractmethod
     def curve_note(self, metric: str) -> str:
         """Return a description of middle and band of a metric's curves: `median and quartiles over 5 runs`."""
 
     @abstractmethod
-    def marks(self, kind: Kind, reward: str, threshold: float, method: str, setting: Setting) -> list[Mark]:
+    def marks(self, kind: Kind, reward: str, threshold: float, method: str, setting: Setting) -> list[CrossingEvent]:
         """Return one crossing for each run, in the order of seeds; empty if the source has none."""
 
     @abstractmethod
@@ -136,9 +123,9 @@ def name_of(setting: Setting, among: Iterable[Setting]) -> str:
     return ", ".join(parts)
 
 
-def first_event(seed: int | None, step: int | None, budget: int, repeat: int = 0) -> Mark:
+def first_event(seed: int | None, step: int | None, budget: int, repeat: int = 0) -> CrossingEvent:
     """Return a first crossing, which needs no confirmation: reached at `step`, or not."""
-    return Mark(seed, step, "not_reached" if step is None else "reached", None, budget, repeat)
+    return CrossingEvent(seed, step, "not_reached" if step is None else "reached", None, budget, repeat)
 
 
 def known(value: Any, kind: type[int | float] = int) -> Any:

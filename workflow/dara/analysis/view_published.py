@@ -14,21 +14,10 @@ from typing import Annotated, Literal, get_args
 import pandas as pd
 from pydantic import AfterValidator, Field, model_validator
 
-from dara.analysis.crossing import HOLD
+from dara.analysis.crossing import HOLD, CrossingEvent, Kind
 from dara.analysis.frames import FrameError, Row, Text, check_unique, read_rows
 from dara.analysis.names import BASE
-from dara.analysis.view import (
-    CURVE,
-    Estimate,
-    Kind,
-    Mark,
-    Setting,
-    View,
-    common_steps,
-    first_event,
-    known,
-    shown_methods,
-)
+from dara.analysis.view import CURVE, Estimate, Setting, View, common_steps, first_event, known, shown_methods
 from dara.config import Experiment, MethodEntry
 from dara.specs import Positive
 
@@ -252,7 +241,7 @@ class PublishedView(View):
             others |= set(mine.loc[mine["seeds"] != usual, "step"].astype(int))
         return text + (f"; of other runs at step {', '.join(map(str, sorted(others)))}" if others else "")
 
-    def marks(self, kind: Kind, reward: str, threshold: float, method: str, setting: Setting) -> list[Mark]:
+    def marks(self, kind: Kind, reward: str, threshold: float, method: str, setting: Setting) -> list[CrossingEvent]:
         """Return one crossing for each published run; the seed is None if it was not published."""
         mine = self._rows(method, setting, "crossings")
         mine = mine[mine["metric"] == f"{MARK_METRIC[kind]}/{reward}/{threshold:g}"].sort_values("seed", kind="stable")

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dara.engines import ENGINES
 from dara.files import read_json
 from dara.manifests import (
     check_inputs,
@@ -23,6 +22,7 @@ from dara.manifests import (
     model_sums,
     saved_steps,
 )
+from dara.registries import ENGINES
 
 if TYPE_CHECKING:
     from dara.config import Resources
@@ -221,8 +221,8 @@ def _generate(
     manifest: Path, benchmark: str, data: Path, out: Path, steps: set[int], part: str | None, gather: bool
 ) -> None:
     """Generate the responses of checkpoints, or a part of them; or gather the parts."""
-    from dara.benchmarks import definition
     from dara.evaluation import generate
+    from dara.registries import definition
     from dara.specs import Benchmark
     from dara.store import directory_lock
 
@@ -273,9 +273,9 @@ def score(
     workers: Annotated[int | None, typer.Option(help="processes that score (default: one a core)")] = None,
 ) -> None:
     """Score the responses in a directory."""
-    from dara.benchmarks import definition
     from dara.evaluation.grading import score_checkpoints
     from dara.evaluation.records import copy_responses, responses_manifest
+    from dara.registries import definition
     from dara.specs import Benchmark
     from dara.store import directory_lock
 

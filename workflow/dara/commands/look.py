@@ -97,7 +97,8 @@ def status(
 
 def check_config(context: typer.Context) -> None:
     """Check every file in config/ and profiles/, and print what the presets plan."""
-    from dara.loading import check_experiments, check_method_parameters, load_all_presets
+    from dara.loading import check_experiments, load_all_presets
+    from dara.preflight import check_method_parameters
     from dara.profiles import check_profile_files
     from dara.runs import plan_runs
 
@@ -132,9 +133,9 @@ def check_method(
 
 def config_docs(out: Annotated[Path, typer.Option(help="the page to write (docs/configuration.md)")]) -> None:
     """Write the page of all configuration keys, generated from the models."""
-    from dara import config_docs as pages
+    from dara.config import keys_page
 
-    out.write_text(pages.keys_page(), encoding="utf-8")
+    out.write_text(keys_page(), encoding="utf-8")
 
 
 def clean(

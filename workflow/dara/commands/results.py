@@ -19,13 +19,12 @@ NAMES = Annotated[list[str], typer.Argument(help="file names in config/experimen
 
 def frames(context: typer.Context, configuration: CONFIGURATION) -> None:
     """Gather runs, training curves, scores with intervals, crossings and energies into tidy frames."""
-    from dara.analysis.collect import analyse, collect
+    from dara.analysis.collect import write_frames
 
     plan = _plan(context.obj, configuration)
     matrix, experiments = plan.matrix, plan.configuration.experiments
     directories = {run: plan.run_directory(run) for run in matrix.runs}
-    collect(directories, matrix.experiments, plan.paths.frames, cached=plan.cached)
-    analyse(
+    write_frames(
         directories,
         plan.score_directories,
         matrix.experiments,
@@ -33,6 +32,7 @@ def frames(context: typer.Context, configuration: CONFIGURATION) -> None:
         {name: {one.name: steps for one, steps in asked.items()} for name, asked in matrix.evaluations.items()},
         {name: experiment.score_steps for name, experiment in experiments.items()},
         plan.paths.frames,
+        plan.cached,
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import hashlib
 import json
 import logging
 import platform
@@ -20,7 +19,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import httpx
+import huggingface_hub
 import yaml
+from huggingface_hub import constants
+from huggingface_hub.errors import LocalEntryNotFoundError
+from huggingface_hub.utils import filter_repo_objects
+from huggingface_hub.utils._http import default_client_factory
+from huggingface_hub.utils.sha import git_hash
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dara.data import network
@@ -39,7 +44,8 @@ FETCHING: dict[str, Any] = {"scratch": ".scratch", "data_local": {}, "models_loc
 MODEL_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 TOKENIZER_FILES = ("config.json", "tokenizer*", "vocab*", "merges.txt", "*_tokens*.json", "chat_template*")
 NOT_WANTED = ("*/*", "README*", "LICENSE*")  # of models: other formats of the weights are in folders
-Kind = Literal["dataset", "model"]
+Explain = Callable[[str], str]
+"""Reason why something is missing -> the message of an error that says what it is, and how to get it."""
 
 
 class Pin(BaseModel):
@@ -110,12 +116,18 @@ class Fetch:
                 the pinned one (names file and both hashes).
         """
         pin = read_pin(self.lock, source_id)
+        missing = functools.partial(_no_data, source_id, pin)
         if source_id in self.data_local:
-            return _local_file(source_id, pin, Path(self.data_local[source_id]))
-
-        def missing(reason: str) -> str:
-            return _no_data(source_id, pin, reason)
-
+            path = Path(self.data_local[source_id])
+            if not path.is_file():
+                raise FetchError(missing(f"{path} does not exist"))
+            if pin.blob and path.suffix == Path(pin.file).suffix:
+                _check_content(path, pin.blob, f"{source_id} ({pin.origin})")
+            elif pin.blob:
+                logger.warning(
+                    "%s: stands in for %s in another format, so its content cannot be checked", path, source_id
+                )
+            return path
         if pin.host == "github":
             return self._github_file(pin, missing)
         folder = self._snapshot("dataset", pin.repository, pin.revision, (pin.file,), missing)
@@ -132,10 +144,7 @@ class Fetch:
         Raises:
             FetchError: as `dataset`; also when a directory is not complete.
         """
-
-        def missing(reason: str) -> str:
-            return _no_model(hub_id, revision, reason)
-
+        missing = functools.partial(_no_model, hub_id, revision)
         if not re.fullmatch(r"[0-9a-f]{40}", revision):
             raise FetchError(
                 f"model {hub_id}: revision {revision!r} must be all 40 digits of a commit, which the hub needs"
@@ -147,7 +156,14 @@ class Fetch:
             logger.warning("%s: this copy of %s is used as it is; it cannot be checked", folder, hub_id)
         else:
             folder = self._snapshot("model", hub_id, revision, files, missing)
-        _check_complete(folder, missing, weights=files == MODEL_FILES)
+        needed = {"config.json"}
+        if files == MODEL_FILES:
+            index = folder / "model.safetensors.index.json"
+            whole = json.loads(index.read_text("utf-8"))["weight_map"].values() if index.is_file() else ()
+            needed |= set(whole) or {"model.safetensors"}
+        absent = sorted(name for name in needed if not (folder / name).is_file())
+        if absent:
+            raise FetchError(missing(f"{folder} has no {', '.join(absent)}"))
         return folder
 
     def tokenizer(self, hub_id: str, revision: str) -> Path:
@@ -168,45 +184,29 @@ class Fetch:
         origin = {"repository": pin.repository, "revision": pin.revision}
         return {**origin, "file": path.name, "sha256": sha256(path), "local": source_id in self.data_local}
 
-    def has_dataset(self, pin: Pin) -> bool:
-        """Return whether the cache has the file of a data set, without asking a host."""
-        if pin.host == "github":
-            return self._github_path(pin).is_file()
-        return self._cached("dataset", pin.repository, pin.revision, (pin.file,)) is not None
-
-    def has_model(self, hub_id: str, revision: str) -> bool:
-        """Return whether the cache has all files of a model, without asking a host."""
-        return self._cached("model", hub_id, revision, MODEL_FILES) is not None
-
-    def _snapshot(
-        self, kind: Kind, repository: str, revision: str, files: tuple[str, ...], missing: Callable[[str], str]
-    ) -> Path:
+    def _snapshot(self, kind: str, repository: str, revision: str, files: tuple[str, ...], missing: Explain) -> Path:
         """Return the directory with the wanted files of a commit, fetched if any are absent, and checked."""
-        folder = self._cached(kind, repository, revision, files)
+        wanted = (kind, repository, revision, files)
+        folder = self.cached(*wanted)
         if folder is None:
             logger.info("fetching %s at revision %s", repository, revision)
-            _limit_client()
-            download = functools.partial(self._download, kind, repository, revision, files)
-            folder = attempt(download, missing, hub_address(self.mirror))
+            huggingface_hub.utils.logging.disable_propagation()  # it shows its messages by itself
+            huggingface_hub.set_client_factory(_client)
+            folder = _attempt(lambda: self._download(*wanted), missing, hub_address(self.mirror))
         for path in map(Path.resolve, _files(folder)):
             # The cache names a file by the hash that the hub gives: sha256, or git's id.
             _check_content(path, path.name, f"{repository} at revision {revision}")
         return folder
 
-    def _cached(self, kind: Kind, repository: str, revision: str, files: tuple[str, ...]) -> Path | None:
-        from huggingface_hub.errors import LocalEntryNotFoundError
-
+    def cached(self, kind: str, repository: str, revision: str, files: tuple[str, ...]) -> Path | None:
+        """Return the cached directory of a commit, without asking a host; None if it lacks a wanted file."""
         try:
-            return self._download(kind, repository, revision, files, local_files_only=True)
-        except LocalEntryNotFoundError:  # nothing or an incomplete snapshot
+            return self._download(kind, repository, revision, files, here=True)
+        except LocalEntryNotFoundError:
             return None
 
-    def _download(
-        self, kind: Kind, repository: str, revision: str, files: tuple[str, ...], local_files_only: bool = False
-    ) -> Path:
-        from huggingface_hub import snapshot_download
-
-        folder = snapshot_download(
+    def _download(self, kind: str, repository: str, revision: str, files: tuple[str, ...], here: bool = False) -> Path:
+        folder = huggingface_hub.snapshot_download(
             repository,
             repo_type=kind,
             revision=revision,
@@ -214,22 +214,29 @@ class Fetch:
             endpoint=self.mirror,
             allow_patterns=[*files],
             ignore_patterns=[*NOT_WANTED] if kind == "model" else None,
-            local_files_only=local_files_only,
+            local_files_only=here,
         )
         return self.cache / Path(folder).relative_to(self.cache.resolve())
+
+    def has_dataset(self, pin: Pin) -> bool:
+        """Return whether the cache has the file of a data set, without asking a host."""
+        if pin.host == "github":
+            return self._github_path(pin).is_file()
+        return self.cached("dataset", pin.repository, pin.revision, (pin.file,)) is not None
 
     def _github_path(self, pin: Pin) -> Path:
         return self.cache / "github" / pin.repository.replace("/", "--") / pin.revision / pin.file
 
-    def _github_file(self, pin: Pin, missing: Callable[[str], str]) -> Path:
+    def _github_file(self, pin: Pin, missing: Explain) -> Path:
         """Return a file of a GitHub repository, fetched if absent, and checked. A mirror of the hub has none."""
         path = self._github_path(pin)
         first = path.with_name(f"{path.name}.blob")  # git's id of the fetched file, if the pin has none
         if not path.is_file():
             logger.info("fetching %s of %s", pin.file, pin.origin)
             address = f"{GITHUB}/{pin.repository}/raw/{pin.revision}/{pin.file}"
-            content = attempt(lambda: _get(address), missing, GITHUB)
-            write_atomically(first, git_blob(content))
+            get = functools.partial(httpx.get, address, follow_redirects=True, timeout=READ_SECONDS)
+            content = _attempt(lambda: get().raise_for_status().content, missing, GITHUB)
+            write_atomically(first, git_hash(content))
             write_atomically(path, content)
         _check_content(path, pin.blob or first.read_text("utf-8"), pin.origin)
         return path
@@ -247,13 +254,9 @@ def fetch_as_configured(root: Path, settings: Mapping[str, Any]) -> Fetch:
 
 def write_model_manifest(spec: HubModel, manifest: Path, *, fetch: Fetch) -> None:
     """Fetch a model if it is not on this machine, and write its directory and checksums into `manifest`."""
-    import huggingface_hub
-
     folder = fetch.model(spec.hub, spec.revision)
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
-    wanted = huggingface_hub.utils.filter_repo_objects(
-        names, allow_patterns=[*MODEL_FILES], ignore_patterns=[*NOT_WANTED]
-    )
+    wanted = filter_repo_objects(names, allow_patterns=[*MODEL_FILES], ignore_patterns=[*NOT_WANTED])
     content = {
         "model": spec.model_dump(mode="json"),
         "directory": str(folder),
@@ -268,31 +271,37 @@ def check_available(datasets: Iterable[str], models: Iterable[tuple[str, str]], 
 
     Nothing is fetched. datasets: ids; models: (hub id, revision). ValueError for a local file of an unknown data set.
     """
+    missing = []
 
-    def reason(local: Path | str | None, here: Callable[[], bool], host: str) -> str | None:
+    @functools.cache  # each host is asked once
+    def unreachable(host: str) -> str | None:
+        address = hub_address(fetch.mirror) if host == "hub" else GITHUB
+        offline = host == "hub" and constants.is_offline_mode()
+        return "HF_HUB_OFFLINE is set" if offline else network.unreachable(address)
+
+    def check(explain: Explain, local: Path | str | None, host: str, cached: bool) -> None:
         if local is not None:
-            return None if Path(local).exists() else f"{local} does not exist"
-        return None if here() else unreachable(hub_address(fetch.mirror) if host == "hub" else GITHUB)
+            reason = None if Path(local).exists() else f"{local} does not exist"
+        else:
+            reason = None if cached else unreachable(host)
+        if reason:
+            missing.append(explain(reason))
 
-    unreachable = functools.cache(_unreachable)  # each host is asked once
     for source_id in fetch.data_local:
         read_pin(fetch.lock, source_id)  # a wrong name would be ignored, and its data be fetched
-    missing = []
     for source_id in sorted(set(datasets)):
         pin = read_pin(fetch.lock, source_id)
-        if why := reason(fetch.data_local.get(source_id), functools.partial(fetch.has_dataset, pin), pin.host):
-            missing.append(_no_data(source_id, pin, why))
+        explain = functools.partial(_no_data, source_id, pin)
+        check(explain, fetch.data_local.get(source_id), pin.host, fetch.has_dataset(pin))
     for model in sorted(set(models)):
-        if why := reason(fetch.models_local.get(model[0]), functools.partial(fetch.has_model, *model), "hub"):
-            missing.append(_no_model(*model, why))
+        cached = fetch.cached("model", *model, MODEL_FILES) is not None
+        check(functools.partial(_no_model, *model), fetch.models_local.get(model[0]), "hub", cached)
     if missing:
         raise FetchError("\n  ".join([f"{len(missing)} needed and neither here nor within reach:", *missing]))
 
 
 def hub_address(mirror: str | None) -> str:
     """Return the address of the hub. FetchError, naming the key or variable, if it has no scheme."""
-    from huggingface_hub import constants
-
     address = mirror or constants.ENDPOINT
     if not re.match("https?://[^/]", address):
         named = "hub_mirror" if mirror else "HF_ENDPOINT"
@@ -300,7 +309,7 @@ def hub_address(mirror: str | None) -> str:
     return address
 
 
-def attempt(download: Callable[[], Any], missing: Callable[[str], str], address: str) -> Any:
+def _attempt(download: Callable[[], Any], missing: Explain, address: str) -> Any:
     """Return the result of a download from an address; turn any error into a FetchError."""
     if fault := network.settings_fault():
         raise FetchError(missing(fault))
@@ -308,18 +317,6 @@ def attempt(download: Callable[[], Any], missing: Callable[[str], str], address:
         return download()
     except network.ERRORS as error:
         raise FetchError(missing(network.reason(error, address))) from None
-
-
-def git_blob(content: bytes) -> str:
-    """Return git's id of a file's content: what a commit pins."""
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-
-
-def _unreachable(address: str) -> str | None:
-    from huggingface_hub import constants
-
-    offline = address != GITHUB and constants.is_offline_mode()
-    return "HF_HUB_OFFLINE is set" if offline else network.unreachable(address)
 
 
 def _no_data(source_id: str, pin: Pin, reason: str) -> str:
@@ -335,24 +332,11 @@ def _no_model(hub_id: str, revision: str, reason: str) -> str:
     )
 
 
-def _local_file(source_id: str, pin: Pin, path: Path) -> Path:
-    if not path.is_file():
-        raise FetchError(_no_data(source_id, pin, f"{path} does not exist"))
-    if pin.blob is not None and path.suffix == Path(pin.file).suffix:
-        _check_content(path, pin.blob, f"{source_id} ({pin.origin})")
-    elif pin.blob is not None:
-        logger.warning("%s: stands in for %s in another format, so its content cannot be checked", path, source_id)
-    return path
-
-
 def _check_content(path: Path, expected: str, of: str) -> None:
     """Raise FetchError unless a file has the expected hash (sha256, or git's id). Without one, compare nothing."""
-    if re.fullmatch("[0-9a-f]{64}", expected):
-        found = sha256(path)
-    elif re.fullmatch("[0-9a-f]{40}", expected):
-        found = git_blob(path.read_bytes())
-    else:
+    if not re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", expected):
         return
+    found = sha256(path) if len(expected) == 64 else git_hash(path.read_bytes())
     if found != expected:
         raise FetchError(
             f"{path}: its hash is {found}, but {expected} is pinned for {of}; remove the file so that it is fetched "
@@ -360,40 +344,17 @@ def _check_content(path: Path, expected: str, of: str) -> None:
         )
 
 
-def _check_complete(folder: Path, missing: Callable[[str], str], *, weights: bool) -> None:
-    """Raise FetchError unless a model's directory has its configuration and, if wanted, all its weight files."""
-    needed = {"config.json"}
-    if weights:
-        index = folder / "model.safetensors.index.json"
-        whole = json.loads(index.read_text("utf-8"))["weight_map"].values() if index.is_file() else ()
-        needed |= set(whole) or {"model.safetensors"}
-    absent = sorted(name for name in needed if not (folder / name).is_file())
-    if absent:
-        raise FetchError(missing(f"{folder} has no {', '.join(absent)}"))
-
-
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _get(address: str) -> bytes:
-    return httpx.get(address, follow_redirects=True, timeout=READ_SECONDS).raise_for_status().content
-
-
-def _limit_client() -> None:
-    """Make the hub's client log each message once, and time out if a host does not respond."""
-    from huggingface_hub import set_client_factory
-    from huggingface_hub.utils import logging as hub_logging
-    from huggingface_hub.utils._http import default_client_factory
+def _client() -> httpx.Client:
+    """Return the hub's own client, which here times out if a host does not respond."""
 
     def limit(request: httpx.Request) -> None:
-        for name, seconds in request.extensions["timeout"].items():
-            request.extensions["timeout"][name] = min(seconds or READ_SECONDS, READ_SECONDS)
+        limits = request.extensions["timeout"].items()
+        request.extensions["timeout"] = {kind: min(seconds or READ_SECONDS, READ_SECONDS) for kind, seconds in limits}
 
-    def client() -> httpx.Client:
-        limited = default_client_factory()
-        limited.event_hooks["request"].append(limit)
-        return limited
-
-    hub_logging.disable_propagation()  # it shows its messages by itself
-    set_client_factory(client)
+    client = default_client_factory()
+    client.event_hooks["request"].append(limit)
+    return client

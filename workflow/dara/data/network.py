@@ -8,16 +8,15 @@ import os
 import re
 import ssl
 import urllib.request
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
+from huggingface_hub.errors import FileMetadataError
 
 ANSWER_SECONDS = 10.0
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
-CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 TOKEN = "name a token that may read it in HF_TOKEN"
 ADVICE = {
     401: TOKEN,
@@ -52,42 +51,49 @@ def settings_fault() -> str | None:
     kinds = {"http", "https", *(("socks5", "socks5h") if find_spec("socksio") else ())}
     for name, value in os.environ.items():
         if name.lower() in PROXIES and value:
-            kind = value.partition("://")[0] if "://" in value else "http"
+            address = value if "://" in value else f"http://{value}"
+            kind = address.partition("://")[0]
             if kind not in kinds:
                 needs = "needs the package socksio" if kind.startswith("socks5") else "is not known"
                 return f"{name} names a proxy of the kind {kind}, which {needs}; name another, http://HOST:PORT"
-            if not _has_host(value):
+            try:
+                host = httpx.URL(address).host
+            except httpx.InvalidURL:
+                host = ""
+            if not host:
                 return f"{name} is no address of a proxy; it must be http://HOST:PORT"
-        if name in CERTIFICATES and value and not Path(value).exists():
+        if name in ("SSL_CERT_FILE", "SSL_CERT_DIR") and value and not Path(value).exists():
             return f"{name} is {value}, which does not exist"
     return None
 
 
 def reason(error: BaseException, address: str) -> str:
     """Return the explanation of an error raised while fetching from an address: that of its first known cause."""
-    causes = list(_causes(error))
+    causes = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
+        causes.append(cause)
     response = next((item.response for item in causes if getattr(item, "response", None) is not None), None)
     if response is not None:
         return refusal(response)
     if getattr(causes[-1], "errno", None) in DISK:
         return f"it cannot be written ({causes[-1]})"
-    host, told = shown(address), " ".join(shown(f"{causes[-1]}").split()) or type(causes[-1]).__name__
+    told = " ".join(shown(f"{causes[-1]}").split()) or type(causes[-1]).__name__
+    host, through = shown(address), _through(address)
     for item in causes:
-        if isinstance(item, ssl.SSLCertVerificationError):
-            return (
-                f"the certificate of {host} is not accepted ({item.verify_message}); name the file of the authority "
-                "that has signed it in SSL_CERT_FILE"
-            )
-        if isinstance(item, ssl.SSLError):
-            return f"{host} does not speak HTTPS ({told})"
-        if isinstance(item, RuntimeError):
-            return f"the storage that {host} names cannot be read ({told}); HF_HUB_DISABLE_XET=1 fetches without it"
-        if isinstance(item, httpx.TimeoutException):
-            return f"{host} gave no answer in time{_through(address)} ({told})"
-        if isinstance(item, json.JSONDecodeError) or type(item).__name__ == "FileMetadataError":
-            return f"{host} does not answer as the hub does{_through(address)}, but with a web page or the like"
+        match item:
+            case ssl.SSLCertVerificationError():
+                signed = "name the file of the authority that has signed it in SSL_CERT_FILE"
+                return f"the certificate of {host} is not accepted ({item.verify_message}); {signed}"
+            case ssl.SSLError():
+                return f"{host} does not speak HTTPS ({told})"
+            case RuntimeError():
+                return f"the storage that {host} names cannot be read ({told}); HF_HUB_DISABLE_XET=1 fetches without it"
+            case httpx.TimeoutException():
+                return f"{host} gave no answer in time{through} ({told})"
+            case json.JSONDecodeError() | FileMetadataError():
+                return f"{host} does not answer as the hub does{through}, but with a web page or the like"
     advice = f"; {ADVICE[407]}" if told.startswith("407") else ""
-    return f"{host} does not answer{_through(address)} ({told}){advice}"
+    return f"{host} does not answer{through} ({told}){advice}"
 
 
 def refusal(response: httpx.Response) -> str:
@@ -102,12 +108,6 @@ def shown(address: str) -> str:
     return re.sub(r"(^|//)[^/@\s]*@", r"\1", address.partition("?")[0])
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
 def _through(address: str) -> str:
     """Return the proxy that a request to an address uses, as words of a sentence."""
     url, proxies = urlsplit(address), urllib.request.getproxies()
@@ -116,10 +116,3 @@ def _through(address: str) -> str:
         return ""
     names = [name for name in os.environ if name.lower() == f"{kind}_proxy"]
     return f" through {names[0] if names else 'the proxy'} {shown(proxies[kind])}"
-
-
-def _has_host(value: str) -> bool:
-    try:
-        return bool(httpx.URL(value if "://" in value else f"http://{value}").host)
-    except httpx.InvalidURL:
-        return False

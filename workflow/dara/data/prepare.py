@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from dara.benchmarks import definition, names_of
 from dara.data import SOURCES, Source, contamination
 from dara.data.contamination import Match, Text
 from dara.data.generated import build_tokenizer, generator_of, held_out, texts, train_rows
 from dara.data.hub import Fetch, read_pin
 from dara.data.math_sets import SETS, read_set
 from dara.data.public import Exclusion, Problem, own_problems
-from dara.plugins import DATA, source_sha256
+from dara.places import DATA, source_sha256
+from dara.registries import definition, names_of
 from dara.specs import AnyData, DataSpec, HubData, OwnData
 from dara.store import MANIFEST, checksums, write_manifest
 

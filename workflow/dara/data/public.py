@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dara.data.contamination import words
-from dara.plugins import DATA, load_function
+from dara.places import DATA, load_function
 from dara.rewards import score
 
 if TYPE_CHECKING:

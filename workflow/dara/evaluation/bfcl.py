@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dara.benchmarks import BenchmarkDefinition
 from dara.evaluation.bfcl_calls import CHECKER_VERSION, SingleTurnChecker, decode_calls
 from dara.evaluation.records import Case, Metric, Response, plain_metric, read_jsonl
+from dara.registries import BenchmarkDefinition
 
 if TYPE_CHECKING:
     import pandas as pd

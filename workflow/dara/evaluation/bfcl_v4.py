@@ -19,13 +19,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dara.benchmarks import BenchmarkDefinition, PublishedCases
 from dara.evaluation import bfcl
 from dara.evaluation.bfcl import BFCL_V4_COUNTS, CATEGORIES, is_multi_turn
 from dara.evaluation.bfcl_calls import CHECKER_VERSION
 from dara.evaluation.bfcl_v4_score import COLUMNS, NAME, SCORER, score_row, scorer_item, scorer_settings, summarise
 from dara.evaluation.records import Case, read_jsonl
 from dara.evaluation.tools import Program, ToolExecutor, dialogue, one_request
+from dara.registries import BenchmarkDefinition, PublishedCases
 
 if TYPE_CHECKING:
     from dara.data.hub import Fetch

@@ -18,49 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dara.benchmarks import BenchmarkDefinition, definition
-from dara.evaluation.records import (
-    IDENTITY,
-    RESPONSES,
-    Case,
-    Place,
-    Response,
-    journal_path,
-    json_text,
-    parse_row,
-    read_responses,
-    response_line,
-    responses_path,
-    select_cases,
-    sha256_of,
-    steps_made,
-    write_responses,
-)
+from dara.evaluation import records
+from dara.evaluation.records import IDENTITY, RESPONSES, Case, Place, Response
 from dara.evaluation.samplers import SETTINGS_FILES, Progress, Sampler, run_programs
 from dara.evaluation.tools import one_request
 from dara.files import read_json, write_atomically
+from dara.registries import definition
 from dara.specs import Benchmark
 from dara.store import Journal, directory_lock
 
 logger = logging.getLogger(__name__)
 
 MOST_NAMED = 4  # differences that an error names
-
-
-def _vllm(checkpoint_dir: Path, benchmark: Benchmark) -> Sampler:
-    from dara.evaluation.vllm_sampler import VllmSampler  # not at the top: most environments have no vLLM
-
-    return VllmSampler(checkpoint_dir, benchmark.batch_size, tensor_parallel=benchmark.tensor_parallel)
-
-
-def _transformers(checkpoint_dir: Path, benchmark: Benchmark) -> Sampler:
-    from dara.evaluation.transformers_sampler import TransformersSampler  # not at the top: it imports torch
-
-    return TransformersSampler(checkpoint_dir, benchmark.batch_size)
-
-
-SAMPLERS: dict[str, Callable[[Path, Benchmark], Sampler]] = {"transformers": _transformers, "vllm": _vllm}
-"""Name of a sampler -> (checkpoint directory, settings) -> a sampler that draws from that checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -78,17 +47,13 @@ class Part:
             raise ValueError(f"--part is {text!r}; it must be K/N with K from 1 to N, such as 2/5")
         return cls(int(number), int(count))
 
-    def of(self, steps: Sequence[int]) -> Sequence[int]:
-        """Return this job's steps: every `count`-th, so that early and late checkpoints are shared evenly."""
-        return steps[self.number - 1 :: self.count]
-
 
 def generate_checkpoints(
     checkpoints: Mapping[int, Path],
     settings: Benchmark,
     cases_dir: Path,
     out_dir: Path,
-    make_sampler: Callable[[Path, int], Sampler] | None = None,
+    make_sampler: Callable[[Path, int, int], Sampler] | None = None,
     part: Part | None = None,
     checksums: Mapping[int, Mapping[str, str]] | None = None,
 ) -> None:
@@ -103,8 +68,7 @@ def generate_checkpoints(
             of a run that diverged before its first.
         cases_dir: directory of the benchmark's cases.
         out_dir: directory of the evaluation, `<run>/<benchmark>-<hash8>`.
-        make_sampler: (checkpoint directory, batch size) -> sampler; by default the one that the settings name. One
-            serves all checkpoints.
+        make_sampler: as in `engines.SAMPLERS`, by default that of the settings. One sampler serves all checkpoints.
         part: make only the responses of some checkpoints, beside jobs that make the others; `gather` writes
             `responses.json` when all are there.
         checksums: step -> file -> sha256, where a manifest has them: hours of reading, for large models.
@@ -113,29 +77,38 @@ def generate_checkpoints(
         ValueError: a checkpoint is missing, a case is wrong, or responses of another identity are in the way.
     """
     _check_present(checkpoints, out_dir)
-    benchmark, cases = definition(settings.name), _cases(settings, cases_dir)
-    make_sampler = make_sampler or (lambda directory, _: SAMPLERS[settings.sampler](directory, settings))
+    benchmark = definition(settings.name)
+    cases = records.select_cases(benchmark.load_cases(cases_dir), settings.limit)
     steps = sorted(checkpoints)
+    if make_sampler is None:
+        from dara.evaluation.engines import SAMPLERS  # not at the top: it imports torch
+
+        make_sampler = SAMPLERS[settings.sampler]
     # A run that diverged before its first checkpoint has no responses, but an identity like the others.
-    sampler = make_sampler(checkpoints[steps[0]] if steps else out_dir, settings.batch_size)
+    first = checkpoints[steps[0]] if steps else out_dir
+    sampler = make_sampler(first, settings.batch_size, settings.tensor_parallel)
     identity = response_identity(settings, cases_dir, checkpoint_checksums(checkpoints, checksums or {}), sampler)
     with contextlib.closing(sampler):
         _begin(out_dir, identity)
         started, made = time.monotonic(), 0
-        own = part.of(steps) if part else steps
+        # Every `count`-th, so that jobs share early and late checkpoints evenly.
+        own = steps[part.number - 1 :: part.count] if part else steps
         for position, step in enumerate(own, 1):
             where = f"{out_dir.parent.name}, {settings.name}: step {step} ({position} of {len(own)})"
-            if _is_complete(responses_path(out_dir, step), cases, settings.samples):
+            if _is_complete(records.responses_path(out_dir, step), cases, settings.samples):
                 logger.info("%s: already there", where)
                 continue
             _check_unchanged(out_dir, identity)
             sampler.use(checkpoints[step])
-            make = _in_one_stream if benchmark.one_stream else _by_request
-            responses = make(benchmark, settings, cases, sampler, (out_dir, step), where)
+            if benchmark.one_stream:
+                prompts = [benchmark.prompt(case) for case in cases]
+                responses = sampler.generate(prompts, settings.samples, settings.sampling, settings.seed)
+            else:
+                responses = _by_request(settings, cases, sampler, out_dir, step, where)
             # Another job may have replaced the identity while these responses were generated.
             _check_unchanged(out_dir, identity)
-            write_responses(out_dir, step, cases, responses)
-            journal_path(out_dir, step).unlink(missing_ok=True)
+            records.write_responses(out_dir, step, cases, responses)
+            records.journal_path(out_dir, step).unlink(missing_ok=True)
             made += 1
             left = (time.monotonic() - started) / made * (len(own) - position)
             logger.info("%s: %d responses, about %.0f s left", where, len(cases) * settings.samples, left)
@@ -151,8 +124,8 @@ def gather(steps: Sequence[int], settings: Benchmark, cases_dir: Path, out_dir: 
     Raises:
         ValueError: responses are missing; the message names them.
     """
-    cases = _cases(settings, cases_dir)
-    paths = [responses_path(out_dir, step) for step in sorted(steps)]
+    cases = records.select_cases(definition(settings.name).load_cases(cases_dir), settings.limit)
+    paths = [records.responses_path(out_dir, step) for step in sorted(steps)]
     missing = [path for path in paths if not _is_complete(path, cases, settings.samples)]
     if missing or not (out_dir / IDENTITY).is_file():
         raise ValueError(
@@ -165,62 +138,43 @@ def gather(steps: Sequence[int], settings: Benchmark, cases_dir: Path, out_dir: 
 
 def _finish(out_dir: Path) -> None:
     """Write the identity of the existing responses."""
-    identity, made = read_json(out_dir / IDENTITY), map(str, steps_made(out_dir))
+    identity, made = read_json(out_dir / IDENTITY), map(str, records.steps_made(out_dir))
     checkpoints = {step: identity["checkpoints"][step] for step in made}
-    write_atomically(out_dir / RESPONSES, json_text({**identity, "checkpoints": checkpoints}))
-
-
-def _cases(settings: Benchmark, cases_dir: Path) -> list[Case]:
-    return select_cases(definition(settings.name).load_cases(cases_dir), settings.limit)
-
-
-# --- requests ---------------------------------------------------------------------------------------------------------
-
-
-def _in_one_stream(
-    benchmark: BenchmarkDefinition, settings: Benchmark, cases: Sequence[Case], sampler: Sampler, *_: object
-) -> list[list[Response]]:
-    """Return the responses to all cases, generated at once."""
-    prompts = [benchmark.prompt(case) for case in cases]
-    return sampler.generate(prompts, settings.samples, settings.sampling, settings.seed)
+    write_atomically(out_dir / RESPONSES, records.json_text({**identity, "checkpoints": checkpoints}))
 
 
 def _by_request(
-    benchmark: BenchmarkDefinition,
-    settings: Benchmark,
-    cases: Sequence[Case],
-    sampler: Sampler,
-    place: tuple[Path, int],
-    where: str,
+    settings: Benchmark, cases: Sequence[Case], sampler: Sampler, out_dir: Path, step: int, where: str
 ) -> list[list[Response]]:
     """Return the responses to all cases: those in the journal, and new ones, each appended to the journal at once."""
-    if benchmark.programs is not None and settings.samples != 1:
-        raise ValueError(f"benchmark.samples is {settings.samples}; {settings.name} has one trajectory a case: set 1")
+    benchmark, samples = definition(settings.name), range(settings.samples)
     if benchmark.programs is None:
         opened = contextlib.nullcontext(lambda case: one_request(benchmark.prompt(case)))
+    elif settings.samples != 1:
+        raise ValueError(f"benchmark.samples is {settings.samples}; {settings.name} has one trajectory a case: set 1")
     else:
         opened = benchmark.programs(cases, settings.max_steps)
-    with response_journal(journal_path(*place)) as work, opened as program:
+    with response_journal(records.journal_path(out_dir, step)) as work, opened as program:
         progress = Progress(logger, where, len(cases) * settings.samples, len(work.done))
         session = sampler.session(settings.sampling, settings.max_context, progress.made)
         waiting = (
             ((case.id, sample), lambda case=case: program(case))
             for case in cases
-            for sample in range(settings.samples)
+            for sample in samples
             if (case.id, sample) not in work.done
         )
         for ended in run_programs(waiting, session, sampler, settings.seed):
             for asked, response in ended:
-                work.add(asked, response, response_line(place[1], *asked, response))
+                work.add(asked, response, records.response_line(step, *asked, response))
             progress.advance(len(ended))
-        return [[work.done[case.id, sample] for sample in range(settings.samples)] for case in cases]
+        return [[work.done[case.id, sample] for sample in samples] for case in cases]
 
 
 def response_journal(path: Path) -> Journal[Place, Response]:
     """Return the journal of a checkpoint's responses so far, by case and sample."""
 
     def parse(number: int, line: str) -> tuple[Place, Response]:
-        row = parse_row(path, number, line)
+        row = records.parse_row(path, number, line)
         return (row.case, row.sample), row.answer
 
     return Journal(path, parse)
@@ -242,13 +196,11 @@ def response_identity(
         "benchmark": settings.name,
         **settings.of_responses,
         "sampler": sampler.identity,  # in place of its name, which the identity includes
-        "cases": sha256_of(benchmark.case_files(cases_dir), cases_dir),
+        "cases": records.sha256_of(benchmark.case_files(cases_dir), cases_dir),
         "versions": dict(benchmark.versions()),
         "checkpoints": {str(step): dict(weights[step]) for step in sorted(weights)},
     }
-    if benchmark.tools_identity is not None:
-        identity["tools"] = benchmark.tools_identity()
-    return identity
+    return identity if benchmark.tools_identity is None else {**identity, "tools": benchmark.tools_identity()}
 
 
 def checkpoint_checksums(
@@ -258,9 +210,8 @@ def checkpoint_checksums(
     sums = {}
     for step, path in checkpoints.items():
         files = {file for pattern in ("*.safetensors", *SETTINGS_FILES) for file in path.glob(pattern)}
-        listed = known.get(step, {})
-        computed = sha256_of([file for file in files if file.name not in listed], path)
-        sums[step] = computed | {file.name: listed[file.name] for file in files if file.name in listed}
+        listed = {file.name: known[step][file.name] for file in files if file.name in known.get(step, {})}
+        sums[step] = records.sha256_of([file for file in files if file.name not in listed], path) | listed
     return sums
 
 
@@ -273,18 +224,18 @@ def _begin(out_dir: Path, identity: Mapping[str, Any]) -> None:
     path = out_dir / IDENTITY
     with directory_lock(out_dir / ".begin"):  # several jobs may begin at once
         there = read_json(path) if path.is_file() else {**identity, "checkpoints": {}}
-        if differing := differences(*_compared(there, identity)):
+        if differing := differences(there, identity):
             raise ValueError(
                 f"{path}: these responses were made with another {differing}; use the settings they were made with, "
                 f"or, when no other job runs, delete {out_dir} to make them again"
             )
-        if not path.is_file() and (made := steps_made(out_dir)):
+        if not path.is_file() and (made := records.steps_made(out_dir)):
             raise ValueError(
-                f"{responses_path(out_dir, made[0])}: nothing says what made these responses ({IDENTITY} is gone); "
-                f"delete {out_dir} to make them again"
+                f"{records.responses_path(out_dir, made[0])}: nothing says what made these responses ({IDENTITY} is "
+                f"gone); delete {out_dir} to make them again"
             )
         both = {**there["checkpoints"], **identity["checkpoints"]}
-        write_atomically(path, json_text({**identity, "checkpoints": both}))
+        write_atomically(path, records.json_text({**identity, "checkpoints": both}))
 
 
 def _check_unchanged(out_dir: Path, identity: Mapping[str, Any]) -> None:
@@ -295,27 +246,29 @@ def _check_unchanged(out_dir: Path, identity: Mapping[str, Any]) -> None:
             f"{path}: was deleted while this job made responses, so another evaluation may have begun; what it has "
             "not written yet is left out; start it again"
         )
-    if differing := differences(*_compared(read_json(path), identity)):
+    if differing := differences(read_json(path), identity):
         raise ValueError(
             f"{path}: another job has begun this evaluation with another {differing}; what this one has not written "
             "yet is left out; start it again with those settings"
         )
 
 
-def _compared(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return two identities without the checkpoints that only one of them has, which are no difference."""
-    both = there["checkpoints"].keys() & here["checkpoints"].keys()
-    first, second = ({**one, "checkpoints": {step: one["checkpoints"][step] for step in both}} for one in (there, here))
-    return first, second
-
-
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """Return the differences of two identities: `seed (0 there, 1 here), sampler.device ('cuda' there, 'cpu' here)`."""
-    before, now = _flat(there), _flat(here)
+    """Return the differences of two identities: `seed (0 there, 1 here), sampler.device ('cuda' there, 'cpu' here)`.
+
+    A checkpoint that only one of them has is no difference.
+    """
+    both = there["checkpoints"].keys() & here["checkpoints"].keys()
+    before, now = (
+        _flat(one | {"checkpoints": {step: one["checkpoints"][step] for step in both}}) for one in (there, here)
+    )
     keys = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
-    named = [f"{key} ({_short(before.get(key))} there, {_short(now.get(key))} here)" for key in keys[:MOST_NAMED]]
-    more = [f"{len(keys) - MOST_NAMED} more"] if len(keys) > MOST_NAMED else []
-    return ", ".join(named + more)
+
+    def short(value: Any) -> str:
+        return "nothing" if value is None else f"{value!r:.40}"
+
+    named = [f"{key} ({short(before.get(key))} there, {short(now.get(key))} here)" for key in keys[:MOST_NAMED]]
+    return ", ".join([*named, f"{len(keys) - MOST_NAMED} more"] if len(keys) > MOST_NAMED else named)
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -325,18 +278,11 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _short(value: Any) -> str:
-    return "nothing" if value is None else f"{value!r:.40}"
-
-
-# --- existing responses -----------------------------------------------------------------------------------------------
-
-
 def _is_complete(path: Path, cases: Sequence[Case], samples: int) -> bool:
     if not path.is_file():
         return False
     try:
-        read_responses(path, cases, samples)
+        records.read_responses(path, cases, samples)
     except ValueError as error:
         logger.warning("%s; made again", error)
         return False
@@ -346,8 +292,7 @@ def _is_complete(path: Path, cases: Sequence[Case], samples: int) -> bool:
 def _check_present(checkpoints: Mapping[int, Path], out_dir: Path) -> None:
     """Raise ValueError if a checkpoint is missing. `out_dir` is results/<preset>/scores/<run>/<evaluation>."""
     name, root = out_dir.parent.name, out_dir.parents[2]
-    base = name.startswith("base-")
-    made_by = root / "models" / name.removeprefix("base-") if base else root / "runs" / name
+    made_by = root / "models" / name.removeprefix("base-") if name.startswith("base-") else root / "runs" / name
     for step, directory in sorted(checkpoints.items()):
         if not any(directory.glob("*.safetensors")):
             raise ValueError(

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from dara.benchmarks import BenchmarkDefinition, definition
 from dara.evaluation.isolation import MEMORY_BYTES
 from dara.evaluation.records import (
     SCORE_TABLE,
@@ -33,6 +32,7 @@ from dara.evaluation.records import (
 from dara.evaluation.samplers import Progress
 from dara.evaluation.sandbox import Outcome, Outcomes, ScorerSpec, ScoringPool, cores
 from dara.files import gunzip, gzipped, read_json, write_atomically
+from dara.registries import BenchmarkDefinition, definition
 from dara.specs import Benchmark
 from dara.store import Journal
 

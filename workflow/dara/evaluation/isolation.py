@@ -11,6 +11,7 @@ import ctypes
 import json
 import math
 import os
+import resource
 import signal
 import socket
 import sys
@@ -48,47 +49,27 @@ def leave_network() -> Network:
     return "isolated" if {name for _, name in socket.if_nameindex()} <= {"lo"} else "reachable"
 
 
-def limit_memory(extra: int = MEMORY_BYTES) -> None:
-    """Limit further memory to `extra` bytes, where the platform enforces it (Linux), and disable core files."""
-    if sys.platform != "linux":
-        return
-    import resource
-
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    _lower(resource.RLIMIT_AS, pages * resource.getpagesize() + extra)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+def limit_memory() -> None:
+    """Limit further memory to MEMORY_BYTES, where the platform enforces it (Linux), and disable core files."""
+    if sys.platform == "linux":
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        _lower(resource.RLIMIT_AS, pages * resource.getpagesize() + MEMORY_BYTES)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def limit_processor_time(seconds: float) -> None:
-    """End this process once it has used `seconds` more of processor time, or up to 1 s more.
+    """End this process once it has used `seconds` more of processor time, or up to 1 s more (the kernel's unit).
 
-    The kernel counts whole seconds. Call it again for the next item.
+    Call it again for the next item.
     """
-    if os.name != "posix":
-        return
-    import resource
-
     _lower(resource.RLIMIT_CPU, math.ceil(time.process_time() + seconds))
 
 
 def _lower(limit: int, value: int) -> None:
     """Lower the soft limit only, so that it can be set again, never above the hard limit."""
-    import resource
-
     _, hard = resource.getrlimit(limit)
     if hard == resource.RLIM_INFINITY or value < hard:
         resource.setrlimit(limit, (value, hard))
-
-
-def close_doors() -> None:
-    """Prevent this process from opening files, sockets or pipes, from writing files, and from starting processes.
-
-    Without a free descriptor even a started program cannot load its libraries. Open descriptors stay usable.
-    """
-    import resource
-
-    for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC, resource.RLIMIT_CORE):
-        resource.setrlimit(limit, (0, 0))
 
 
 class Fork:
@@ -149,24 +130,24 @@ def _serve_fork(answer: Callable[[Any], Any], channel: Connection) -> None:
         os.closerange(3, channel.fileno())
         os.closerange(channel.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
         limit_memory()
-        close_doors()
+        # Nothing can be opened, written to a file, or started any more: without a free descriptor even a started
+        # program cannot load its libraries. Open descriptors stay usable.
+        for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC, resource.RLIMIT_CORE):
+            resource.setrlimit(limit, (0, 0))
         while True:
             seconds, question = json.loads(channel.recv_bytes())
             limit_processor_time(seconds)
-            channel.send_bytes(_reply(answer, question, channel))
+            started = time.process_time()
+            try:
+                given = answer(question)
+                reply = json.dumps({"answer": given, "seconds": time.process_time() - started})
+            except MemoryError:
+                raise
+            except Exception:  # an error of this program: the original raises it, and the copy ends
+                channel.send_bytes(json.dumps({"error": traceback.format_exc()[-3000:]}).encode())
+                raise
+            channel.send_bytes(reply.encode())
     except (EOFError, OSError, MemoryError):
         os._exit(0)
     finally:
         os._exit(1)
-
-
-def _reply(answer: Callable[[Any], Any], question: Any, channel: Connection) -> bytes:
-    started = time.process_time()
-    try:
-        given = answer(question)
-        return json.dumps({"answer": given, "seconds": time.process_time() - started}).encode()
-    except MemoryError:
-        raise
-    except Exception:  # an error of this program: the original raises it, and the copy ends
-        channel.send_bytes(json.dumps({"error": traceback.format_exc()[-3000:]}).encode())
-        raise

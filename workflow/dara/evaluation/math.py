@@ -16,10 +16,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dara.benchmarks import BenchmarkDefinition, PublishedCases
 from dara.data import math_sets
 from dara.data.public import question
 from dara.evaluation.records import Case, Metric, Response, plain_metric, read_jsonl
+from dara.registries import BenchmarkDefinition, PublishedCases
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,10 +51,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Metric:
-    """A score with the values, strata and weights for a bootstrap over questions.
+    """A score, the sum of `weights * values`, for a bootstrap over questions.
 
-    The score is the sum of `weights * values`. A stratified bootstrap draws questions with replacement within each
-    stratum; weights are equal within a stratum, so drawing leaves them unchanged.
+    A stratified bootstrap draws questions with replacement within each stratum; weights are equal within a stratum, so
+    drawing leaves them unchanged.
 
     Attributes:
         values: (Q,) float, the mean over samples of each question, in [0, 1].
@@ -129,30 +130,27 @@ def response_line(step: int, case: str, sample: int, answer: Response) -> str:
 def parse_row(path: Path, number: int, line: str) -> Row:
     """Return the row in line `number` (from 1) of a response file.
 
-    Raises:
-        ValueError: the line is wrong; names file, row, and what the value must be.
+    ValueError for a wrong line, with file, row, and what the value must be.
     """
     where, fields = f"{path}, row {number}", Row.model_fields
     try:
         return Row.model_validate_json(line)
     except ValidationError as error:
         first = error.errors()[0]
-        if first["type"] == "json_invalid":
-            raise ValueError(f"{where}: not valid JSON ({first['msg']})") from None
-        if first["type"] in ("missing", "model_type"):
+    match first["type"]:
+        case "json_invalid":
+            raise ValueError(f"{where}: not valid JSON ({first['msg']})")
+        case "missing" | "model_type":
             required = ", ".join(name for name, field in fields.items() if field.is_required())
-            raise ValueError(f"{where}: must be an object with {required}; it is {line[:100]}") from None
-        name = first["loc"][0]
-        raise ValueError(
-            f"{where}: {name} must be {fields[name].description}, not {json.loads(line)[name]!r:.100}"
-        ) from None
+            raise ValueError(f"{where}: must be an object with {required}; it is {line[:100]}")
+    name = first["loc"][0]
+    raise ValueError(f"{where}: {name} must be {fields[name].description}, not {json.loads(line)[name]!r:.100}")
 
 
 def read_jsonl(path: Path, fields: Sequence[str]) -> list[dict[str, Any]]:
     """Return the objects of a JSON-lines file; each must have `fields`.
 
-    Raises:
-        ValueError: the file is missing or empty, or a line is not such an object; names file and row (from 1).
+    ValueError, with file and row (from 1), if the file is missing or empty, or a line is not such an object.
     """
     if not path.is_file():
         raise ValueError(f"{path}: the file does not exist")
@@ -188,8 +186,7 @@ def steps_made(directory: Path) -> list[int]:
 def read_responses(path: Path, cases: Sequence[Case], samples: int) -> list[Row]:
     """Return the responses in `path`: `samples` of each of `cases`, in their order.
 
-    Raises:
-        ValueError: the file is missing, damaged or incomplete, or a row is wrong; names file and row (from 1).
+    ValueError, with file and row (from 1), if the file is missing, damaged or incomplete, or a row is wrong.
     """
     try:
         lines = _lines(gunzip(path).decode("utf-8"))
@@ -212,20 +209,17 @@ def read_responses(path: Path, cases: Sequence[Case], samples: int) -> list[Row]
 
 def write_responses(directory: Path, step: int, cases: Sequence[Case], responses: Sequence[Sequence[Response]]) -> None:
     """Write `responses[case][sample]` of a checkpoint, atomically; equal responses give equal bytes."""
-    lines = [
-        response_line(step, case.id, sample, answer) + "\n"
-        for case, answers in zip(cases, responses, strict=True)
-        for sample, answer in enumerate(answers)
-    ]
-    write_atomically(responses_path(directory, step), gzipped("".join(lines).encode("utf-8")))
+    answers = zip(cases, responses, strict=True)
+    rows = [(case.id, sample, answer) for case, given in answers for sample, answer in enumerate(given)]
+    _write_lines(responses_path(directory, step), [response_line(step, *row) for row in rows])
+
+
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
+    write_atomically(path, gzipped("".join(f"{line}\n" for line in lines).encode("utf-8")))
 
 
 def responses_manifest(directory: Path) -> dict[str, Any]:
-    """Return the identity of the responses in a directory, which may be one of the cache.
-
-    Raises:
-        ValueError: not all responses are there.
-    """
+    """Return the identity of the responses in a directory, or of the cache. ValueError if not all are there."""
     if (directory / RESPONSES).is_file():
         return read_json(directory / RESPONSES)
     if (directory / CACHED_RESPONSES).is_file():
@@ -235,16 +229,10 @@ def responses_manifest(directory: Path) -> dict[str, Any]:
     )
 
 
-def scored_steps(directory: Path) -> list[int] | None:
-    """Return the steps that have scores; None if scoring is not done."""
-    path = directory / SCORES
-    return read_json(path)["steps"] if path.is_file() else None
-
-
 def covers(directory: Path, steps: Iterable[int]) -> bool:
     """Return whether scoring is done in a directory and covers these steps."""
-    scored = scored_steps(directory)
-    return scored is not None and {*steps} <= {*scored}
+    path = directory / SCORES
+    return path.is_file() and {*steps} <= {*read_json(path)["steps"]}
 
 
 def scored_by(directory: Path) -> int | None:
@@ -260,22 +248,16 @@ def collected_responses(directory: Path) -> bytes:
 
 def copy_responses(source: Path, directory: Path) -> None:
     """Copy responses and their identity from a directory, or from the cache, to `directory`."""
-    manifest = responses_manifest(source)
-    if (source / CACHED_RESPONSES).is_file():
-        for step, lines in _by_step(source / CACHED_RESPONSES).items():
-            write_atomically(responses_path(directory, step), gzipped("".join(lines).encode("utf-8")))
+    manifest, cached = responses_manifest(source), source / CACHED_RESPONSES
+    found: dict[int, list[str]] = {}
+    for number, line in enumerate(_lines(gunzip(cached).decode("utf-8")) if cached.is_file() else (), 1):
+        found.setdefault(parse_row(cached, number, line).step, []).append(line)
+    for step, lines in found.items():
+        _write_lines(responses_path(directory, step), lines)
     for step in steps_made(source):
         write_atomically(responses_path(directory, step), responses_path(source, step).read_bytes())
     for name in (IDENTITY, RESPONSES):
         write_atomically(directory / name, json_text(manifest))
-
-
-def _by_step(path: Path) -> dict[int, list[str]]:
-    """Return step -> lines, with their line ends, of a file of the cache."""
-    found: dict[int, list[str]] = {}
-    for number, line in enumerate(_lines(gunzip(path).decode("utf-8")), 1):
-        found.setdefault(parse_row(path, number, line).step, []).append(line + "\n")
-    return found
 
 
 def json_text(content: Any) -> str:
@@ -285,12 +267,10 @@ def json_text(content: Any) -> str:
 
 def select_cases(cases: Sequence[Case], limit: int | None) -> list[Case]:
     """Return at most `limit` cases (None: all), for a first look: as many of each category as possible, in order."""
-    if limit is None or limit >= len(cases):
-        return list(cases)
-    place: dict[str, int] = {}  # category -> its cases so far
+    place: Counter[str] = Counter()  # category -> its cases so far
     ranks = []
     for number, case in enumerate(cases):
-        place[case.category] = place.get(case.category, 0) + 1
+        place[case.category] += 1
         ranks.append((place[case.category], number))
     return [cases[number] for number in sorted(number for _, number in sorted(ranks)[:limit])]
 
@@ -301,11 +281,7 @@ def sha256_of(paths: Iterable[Path], root: Path) -> dict[str, str]:
 
 
 def plain_metric(frame: pd.DataFrame, column: str) -> Metric:
-    """Return a metric with the same weight for every question.
-
-    Args:
-        frame: columns category, case and `column`, a row a sample.
-    """
+    """Return a metric with the same weight for every question, from columns category, case and `column`."""
     import numpy as np
 
     means = frame.groupby(["category", "case"], sort=True)[column].mean()

@@ -39,13 +39,9 @@ from dara.evaluation.isolation import (
 
 logger = logging.getLogger(__name__)
 
-Scores = dict[str, int | float]
 Item = dict[str, Any]
 Outcomes = Literal["ok", "timeout"]
 
-# Most items and characters that go to a worker at once (but at least one item); a kill can cost as much.
-BATCH_ITEMS = 16
-BATCH_CHARACTERS = 4_000_000
 START_SECONDS = 120.0
 # Environment variables that a worker keeps: paths of programs and libraries, and the encoding of text.
 INHERITED = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL")
@@ -82,11 +78,11 @@ class ScorerSpec:
 class Outcome:
     """Scores of an item; after a `timeout` (also: out of memory, killed) only the parts scored by then."""
 
-    scores: Scores
+    scores: dict[str, int | float]
     outcome: Outcomes
 
 
-class Sandbox:
+class Sandbox(contextlib.AbstractContextManager):
     """One worker process that scores items; use as a context manager."""
 
     def __init__(self, spec: ScorerSpec) -> None:
@@ -95,10 +91,6 @@ class Sandbox:
         self._worker: Worker | None = None
         self._lock = threading.Lock()  # one thread may close what another one is about to start
         self._closed = False
-        self._partial: Scores = {}  # parts of the item that is being scored
-
-    def __enter__(self) -> Sandbox:
-        return self
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
@@ -115,58 +107,43 @@ class Sandbox:
             worker = self._worker = self._worker or Worker(self._spec, Path(self._directory.name))
         return worker.wait_until_ready()
 
-    def score(self, items: Sequence[dict[str, Any]], names: Sequence[int] | None = None) -> list[Outcome]:
-        """Return the outcomes of `items`, in their order.
+    def score(self, items: Sequence[Item]) -> list[Outcome]:
+        """Return the outcomes of `items`, in their order; see `score_item`."""
+        return [self.score_item(item, number) for number, item in enumerate(items)]
 
-        `names`: the items' names in messages (0, 1, ...).
+    def score_item(self, item: Item, name: int) -> Outcome:
+        """Return the outcome of one item, called response `name` in messages.
 
         Raises:
-            SandboxError: the worker does not start, or the scorer raised on an item (which is named).
+            SandboxError: the worker does not start, or the scorer raised on the item.
         """
-        names = range(len(items)) if names is None else names
-        outcomes: list[Outcome] = []
-        while len(outcomes) < len(items):
-            start = len(outcomes)
-            batch = items[start : start + _batch_length(items, start)]
-            finished = self._run(batch, names[start:])
-            outcomes += finished
-            if len(finished) < len(batch):
-                outcomes.append(self._again(batch[len(finished)], names[len(outcomes)]))
-        return outcomes
-
-    def _again(self, item: dict[str, Any], name: int) -> Outcome:
-        """Score an item a second time, alone in a fresh worker: a kill may have another cause than the response."""
-        finished = self._run([item], [name])
-        if finished:
-            return finished[0]
+        scores, complete = self._attempt(item, name)
+        if not complete:  # a second time, in a fresh worker: a kill may have another cause than the response
+            scores, complete = self._attempt(item, name)
+        if complete:
+            return Outcome(scores, "ok")
+        seconds = self._spec.seconds
         logger.warning(
-            "response %d did not score within %g s of processor time, twice: counted as wrong", name, self._spec.seconds
+            "response %d did not score within %g s of processor time, twice: counted as wrong", name, seconds
         )
-        return Outcome(self._partial, "timeout")
+        return Outcome(scores, "timeout")
 
-    def _run(self, batch: Sequence[dict[str, Any]], names: Sequence[int]) -> list[Outcome]:
-        """Return the outcomes of a batch, up to the first that hangs or ends the worker (its parts: `_partial`)."""
+    def _attempt(self, item: Item, name: int) -> tuple[dict[str, Any], bool]:
+        """Return the parts of an item's scores, and whether that is all of them; if not, the worker has ended."""
         self.start()
         worker = self._worker
-        worker.send(list(batch))
-        outcomes: list[Outcome] = []
+        worker.send([item])
+        scores: dict[str, Any] = {}
         deadline = time.monotonic() + WALL_FACTOR * self._spec.seconds
-        self._partial = {}
-        while len(outcomes) < len(batch):
-            message = worker.receive(deadline)
-            if message is None:
-                mistake = worker.end()
-                self._worker = None
-                if mistake:
-                    where = f"response {names[len(outcomes)]} of this call"
-                    raise SandboxError(f"the scorer {self._spec.factory} failed on {where}:\n{mistake}")
-                return outcomes
-            self._partial.update(message.get("scores", {}))
+        while (message := worker.receive(deadline)) is not None:
             if "done" in message:
-                outcomes.append(Outcome(self._partial, "ok"))
-                self._partial = {}
-                deadline = time.monotonic() + WALL_FACTOR * self._spec.seconds
-        return outcomes
+                return scores, True
+            scores |= message["scores"]
+        mistake = worker.end()
+        self._worker = None
+        if mistake:
+            raise SandboxError(f"the scorer {self._spec.factory} failed on response {name} of this call:\n{mistake}")
+        return scores, False
 
 
 def cores() -> int:
@@ -174,16 +151,13 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class ScoringPool:
+class ScoringPool(contextlib.AbstractContextManager):
     """Pool of `workers` scoring processes; use as a context manager. Workers start when they are first needed."""
 
     def __init__(self, spec: ScorerSpec, workers: int) -> None:
         if workers < 1:
             raise ValueError(f"workers must be at least 1, not {workers}")
         self._sandboxes = [Sandbox(spec) for _ in range(workers)]
-
-    def __enter__(self) -> ScoringPool:
-        return self
 
     def __exit__(self, *_: object) -> None:
         for sandbox in self._sandboxes:
@@ -200,35 +174,30 @@ class ScoringPool:
             SandboxError: a worker does not start, or the scorer raised on an item (its key is named); then the pool
                 is closed.
         """
-        keys = list(items)
         free: queue.SimpleQueue[Sandbox] = queue.SimpleQueue()
         for sandbox in self._sandboxes:
             free.put(sandbox)
 
-        def work(chunk: list[int]) -> tuple[list[int], list[Outcome]]:
+        def work(key: int) -> Outcome:
             sandbox = free.get()
             try:
-                return chunk, sandbox.score([items[key] for key in chunk], chunk)
+                return sandbox.score_item(items[key], key)
             finally:
                 free.put(sandbox)
 
         with ThreadPoolExecutor(len(self._sandboxes)) as threads:
-            starts = range(0, len(keys), BATCH_ITEMS)
-            chunks = [threads.submit(work, keys[start : start + BATCH_ITEMS]) for start in starts]
-            finished = False
+            keys = {threads.submit(work, key): key for key in items}
             try:
-                for chunk in as_completed(chunks):
-                    for key, outcome in zip(*chunk.result(), strict=True):
-                        keep(key, outcome)
-                finished = True
-            finally:
-                if not finished:  # an error or an interrupt: the results of the other workers are not needed
-                    threads.shutdown(wait=False, cancel_futures=True)
-                    self.__exit__()
+                for scored in as_completed(keys):
+                    keep(keys[scored], scored.result())
+            except BaseException:  # also an interrupt: the results of the other workers are not needed
+                threads.shutdown(wait=False, cancel_futures=True)
+                self.__exit__()
+                raise
 
 
 class Worker:
-    """A worker process: batches are sent as JSON lines, messages are received as JSON lines."""
+    """A worker process: lists of items are sent as JSON lines, messages are received as JSON lines."""
 
     def __init__(self, spec: ScorerSpec, directory: Path) -> None:
         self._spec, self._log = spec, directory / "worker.log"
@@ -290,8 +259,7 @@ class Worker:
 
 def _environment(spec: ScorerSpec, directory: Path) -> dict[str, str]:
     package = Path(__file__).resolve().parents[2]
-    inherited = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
-    path = [str(package), *(str(entry) for entry in spec.python_path), *inherited]
+    path = [str(package), *map(str, spec.python_path), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **{name: os.environ[name] for name in INHERITED if name in os.environ},
         "PYTHONPATH": os.pathsep.join(path),
@@ -304,25 +272,6 @@ def _environment(spec: ScorerSpec, directory: Path) -> dict[str, str]:
     }
 
 
-def _batch_length(items: Sequence[dict[str, Any]], start: int) -> int:
-    """Return how many items from `start` on go to the worker at once: at least one, of a bounded size together."""
-    characters = 0
-    for count, item in enumerate(items[start : start + BATCH_ITEMS]):
-        characters += _characters(item)
-        if count and characters > BATCH_CHARACTERS:
-            return count
-    return min(BATCH_ITEMS, len(items) - start)
-
-
-def _characters(value: Any) -> int:
-    """Return the total number of characters of all texts in a JSON value."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, dict):
-        return sum(len(key) + _characters(inner) for key, inner in value.items())
-    return sum(map(_characters, value)) if isinstance(value, list | tuple) else 0
-
-
 def _pump(stream: IO[bytes], messages: queue.Queue[bytes | None]) -> None:
     with stream:
         for line in stream:
@@ -331,7 +280,7 @@ def _pump(stream: IO[bytes], messages: queue.Queue[bytes | None]) -> None:
 
 
 def serve() -> None:
-    """Run the worker: read the scorer from standard input, then score batches until the input ends."""
+    """Run the worker: read the scorer from standard input, then score items until the input ends."""
     network = leave_network()
     channel = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # a grader's output must not mix with the messages

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dara.benchmarks import BenchmarkDefinition
 from dara.evaluation.records import Case, Metric, Response, plain_metric, read_jsonl
+from dara.registries import BenchmarkDefinition
 
 if TYPE_CHECKING:
     import pandas as pd

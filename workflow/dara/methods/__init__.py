@@ -21,7 +21,7 @@ from dara.methods import (
 )
 from dara.methods.core import Aggregate, Batch, Output, energies
 from dara.methods.method import Method
-from dara.plugins import load_function, source_file, suggestion
+from dara.places import load_function, source_file, suggestion
 
 METHODS = {
     "grpo": grpo,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dara.methods.core import FINAL_NORMALIZATIONS, Aggregate
-from dara.plugins import suggestion
+from dara.places import suggestion
 
 LARGEST = 1e100  # the square of a larger value is not finite in float64
 SHARED_DEFAULTS: dict[str, Any] = {

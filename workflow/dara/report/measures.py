@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dara.analysis import compare
-from dara.analysis.compare import Crossings, Difference, paired
-from dara.analysis.paired import paired_steps
-from dara.analysis.survival import CrossingTimes, median_text, times_of
+from dara.analysis.compare import Crossings, Difference, paired, paired_steps
+from dara.analysis.crossing import CrossingTimes, median_text, times_of
 from dara.analysis.tables.crossings import curve_crossing
 from dara.analysis.tables.render import MISSING, number, saved_text, with_interval
 from dara.analysis.view import Setting, View, name_of
@@ -184,7 +183,7 @@ def _times(method: CrossingTimes, baseline: CrossingTimes) -> str:
     """Return the steps of single runs, or the paired difference over seeds, as text."""
     if len(method.steps) == len(baseline.steps) == 1 and method.reached and baseline.reached:
         return _steps(method.steps[0], baseline.steps[0])
-    difference = _difference(Difference.of(paired_steps(method, baseline)[0]), 1, "steps")
+    difference = _difference(paired_steps(method, baseline)[0], 1, "steps")
     return f"medians {median_text(method)} against {median_text(baseline)}, over its seeds {difference}"
 
 

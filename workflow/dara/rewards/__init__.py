@@ -14,7 +14,7 @@ from math import inf, isnan
 from numbers import Real
 from pathlib import Path
 
-from dara.plugins import REWARD, load_function
+from dara.places import REWARD, load_function
 from dara.rewards.length import response_length, think_length, think_words
 from dara.rewards.math import math_correctness, numeric_equal
 from dara.rewards.reward import INPUTS, Reward, check_limit, check_reference

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dara.config import RunSpec
 from dara.files import sha256
 from dara.runs import check_source, run_id
+from dara.specs import RunSpec
 from dara.store import HANDOVER_SECONDS, directory_lock, record_owner
 from dara.training import run_files
 from dara.training.run_files import RunRecord

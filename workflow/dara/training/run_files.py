@@ -25,11 +25,11 @@ from typing import Any
 
 import numpy as np
 
-from dara.config import RunSpec
 from dara.files import gunzip, remove, sha256, write_atomically
 from dara.git import GitError
 from dara.git import commit as git_commit
 from dara.runs import run_id
+from dara.specs import RunSpec
 from dara.store import MANIFEST, spec_sha256, write_manifest
 from dara.training.stopping import Divergence
 

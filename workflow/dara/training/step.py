@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dara.config import RunSpec
 from dara.methods import Method, Output, energies, load_method
 from dara.rewards import load_rewards, reward_ranges, score
+from dara.specs import RunSpec
 from dara.training import run_files
 from dara.training.run import title
 from dara.training.run_files import Metrics, RunRecord

@@ -25,9 +25,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
-from dara.config import Resources, RunSpec
+from dara.config import Resources
 from dara.libraries import quiet
 from dara.runs import run_id
+from dara.specs import RunSpec
 from dara.training.run import ResumePoint, RunInputs, train_run, training_rows
 from dara.training.run_files import RunRecord, trackers
 from dara.training.sampling import NotFiniteError, log_probs_and_entropies, sample

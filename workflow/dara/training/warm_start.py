@@ -19,11 +19,12 @@ import torch.nn.functional as F
 import transformers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from dara.config import Architecture, DataSpec, ModelSpec, WarmStart
+from dara.config import Architecture, DataSpec, WarmStart
 from dara.data.generated import demonstration_parameters, draw, generator_of, held_out_problems
 from dara.files import read_json
 from dara.libraries import one_thread, quiet
 from dara.runs import model_id
+from dara.specs import ModelSpec
 from dara.store import MANIFEST, assembled, checksums, write_manifest
 
 logger = logging.getLogger(__name__)

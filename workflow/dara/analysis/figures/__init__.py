@@ -14,25 +14,30 @@ if TYPE_CHECKING:
     from dara.analysis.view import View
 
 FIGURES = {
-    "activity_curve": "activity_curve:draw",
-    "checkpoint_curves": "checkpoint_curves:draw",
+    "activity_curve": "densities:draw_activity",
+    "checkpoint_curves": "curves:draw_scores",
     "crossing_strip": "crossing_strip:draw",
-    "density_energy": "density_energy:draw",
-    "energy_by_sign": "energy_shares:draw_by_sign",
-    "energy_ratio": "energy_ratio:draw",
-    "energy_shares": "energy_shares:draw",
+    "density_energy": "densities:draw_energy",
+    "energy_by_sign": "energies:draw_by_sign",
+    "energy_ratio": "energies:draw_ratio",
+    "energy_shares": "energies:draw_shares",
     "group_size": "group_size:draw",
-    "learning_curves": "learning_curves:draw",
+    "learning_curves": "curves:draw_learning",
     "overview": "overview:draw",
-    "validation_curves": "checkpoint_curves:draw_validation",
+    "validation_curves": "curves:draw_validation",
 }
 """Name -> module and function in this package."""
 
 
 def draw_figure(name: str, view: View) -> Figure:
-    """Draw a figure of one view. Raise ValueError if the view lacks the figure's numbers."""
+    """Draw a figure of one view, independent of the user's settings. Raise ValueError if the view lacks its numbers."""
+    import matplotlib
+
+    from dara.analysis.figures.style import STYLE
+
     module, _, function = FIGURES[name].partition(":")
-    return getattr(import_module(f"{__name__}.{module}"), function)(view)
+    with matplotlib.rc_context(fname=STYLE):
+        return getattr(import_module(f"{__name__}.{module}"), function)(view)
 
 
 def describe(name: str) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Patch, Rectangle
 
 from dara.analysis.energy import Energies, active_density, energies, group_z_scores
-from dara.analysis.figures.style import INK, PAGE_WIDTH, legend_below, styled
+from dara.analysis.figures.style import INK, PAGE_WIDTH, legend_below
 from dara.analysis.names import BASELINE
 from dara.analysis.view import View
 
@@ -30,14 +28,10 @@ QUIET = "#bdbdbd"
 NEGATIVE_ALPHA = 0.4
 
 
-class Toy(NamedTuple):
-    """A method's result on the toy batch: its weights (K,) and the energies of its contributions (K,)."""
-
-    weights: np.ndarray
-    energies: Energies
+Toy = tuple[np.ndarray, Energies]
+"""A method's result on the toy batch: its weights (K,) and the energies of its contributions (K,)."""
 
 
-@styled
 def draw(view: View) -> Figure:
     """Draw the toy batch on the left, and each method's energy by reward and sign on the right.
 
@@ -57,19 +51,26 @@ def draw(view: View) -> Figure:
     _write_formulas(batch, toys)
     for place, name in enumerate(shown):
         _draw_bars(bars, place, toys[name], view.methods[name].color)
-    bars.set_xticks([place + side for place in range(len(shown)) for side in (-0.2, 0.2)], ["R1", "R2"] * len(shown))
-    bars.tick_params(axis="x", length=0)
     for place, name in enumerate(shown):
         bars.annotate(
             view.methods[name].label, xy=(place, 0), xycoords=("data", "axes fraction"), xytext=(0, -15),
             textcoords="offset points", ha="center", va="top", color=view.methods[name].color, annotation_clip=False,
         )  # fmt: skip
+    bars.set_xticks([place + side for place in range(len(shown)) for side in (-0.2, 0.2)], ["R1", "R2"] * len(shown))
+    bars.tick_params(axis="x", length=0)
     bars.grid(axis="x", visible=False)
     bars.set_xlim(-0.5, len(shown) - 0.5)
     bars.set_ylim(0, 15)
     bars.set_ylabel("energy")
     bars.set_title("energy of each reward, and its weight (\u00d7)", loc="left")
-    legend_below(figure, _handles(), columns=5)
+    handles = [
+        Patch(facecolor="#eef3f8", edgecolor=INK, linewidth=1.1, label="active group"),
+        Patch(facecolor=INK, edgecolor=INK, label="reward is 1"),
+        Patch(facecolor="white", edgecolor=INK, label="reward is 0"),
+        Patch(facecolor=INK, linewidth=0, label="positive advantages"),
+        Patch(facecolor=INK, alpha=NEGATIVE_ALPHA, linewidth=0, label="negative advantages"),
+    ]
+    legend_below(figure, handles, columns=5)
     return figure
 
 
@@ -80,42 +81,34 @@ def toy_of(name: str, params: dict) -> Toy:
     from dara.methods import load_method
 
     out = load_method(name, **params)(torch.tensor(TOY_REWARDS))
-    return Toy(out.weights.numpy(), energies(out.contributed.numpy()))
+    return out.weights.numpy(), energies(out.contributed.numpy())
 
 
 def _draw_batch(axes: Axes) -> None:
     """Draw rows of squares: a row a reward, a box a group, coloured if the group is active for the reward."""
     groups, responses, rewards = TOY_REWARDS.shape
     z = group_z_scores(TOY_REWARDS)
-    density = active_density(z)
     for group in range(groups):
         left = group * (responses + 1.4)
         axes.text(left + responses / 2, 5.15, f"group {group + 1}", ha="center", va="bottom", fontsize=7, color=INK)
         for reward in range(rewards):
             bottom = 3.2 * (1 - reward)
             active = bool(np.abs(z[group, :, reward]).sum() > 0)
+            ink = INK if active else QUIET
             axes.add_patch(
                 FancyBboxPatch(
                     (left - 0.2, bottom - 0.2), responses + 0.4, 1.4, boxstyle="round,pad=0.15,rounding_size=0.3",
-                    facecolor="#eef3f8" if active else "white", edgecolor=INK if active else QUIET,
+                    facecolor="#eef3f8" if active else "white", edgecolor=ink,
                     linewidth=1.1 if active else 0.7, linestyle="-" if active else (0, (2, 1.5)),
                 )
             )  # fmt: skip
-            for response in range(responses):
-                filled = TOY_REWARDS[group, response, reward] > 0
-                color = (INK if filled else "white") if active else ("white" if not filled else QUIET)
-                axes.add_patch(
-                    Rectangle(
-                        (left + response + 0.12, bottom + 0.12), 0.76, 0.76,
-                        facecolor=color, edgecolor=INK if active else QUIET, linewidth=0.7,
-                    )
-                )  # fmt: skip
-    for reward in range(rewards):
-        count = round(density[reward] * groups)
-        axes.text(
-            -0.9, 3.2 * (1 - reward) + 0.5,
-            f"R{reward + 1}\n$\\pi_{reward + 1}$ = {count}/{groups}", ha="right", va="center", fontsize=8, color=INK,
-        )  # fmt: skip
+            for response, value in enumerate(TOY_REWARDS[group, :, reward]):
+                corner = left + response + 0.12, bottom + 0.12
+                color = ink if value > 0 else "white"
+                axes.add_patch(Rectangle(corner, 0.76, 0.76, facecolor=color, edgecolor=ink, linewidth=0.7))
+    for reward, density in enumerate(active_density(z)):
+        name = f"R{reward + 1}\n$\\pi_{reward + 1}$ = {round(density * groups)}/{groups}"
+        axes.text(-0.9, 3.2 * (1 - reward) + 0.5, name, ha="right", va="center", fontsize=8, color=INK)
     axes.set_xlim(-4.2, groups * (responses + 1.4) - 0.7)
     axes.set_ylim(-7.2, 6.2)
     axes.set_aspect("equal", anchor="NW")
@@ -127,38 +120,23 @@ def _write_formulas(axes: Axes, toys: dict[str, Toy]) -> None:
     """Write, below the batch, the energies that follow from the densities, and DARA's weights, with their values."""
     groups, responses, _ = TOY_REWARDS.shape
     energy = groups * active_density(group_z_scores(TOY_REWARDS)) * (responses - 1)
-    _write_formula(axes, -2.6, "energy:  $E_k = B\\,\\pi_k\\,(G-1)$", "E", energy)
-    weighted = [toy.weights for name, toy in toys.items() if name != BASELINE]
-    if weighted:
+    formulas = [(-2.6, "energy:  $E_k = B\\,\\pi_k\\,(G-1)$", "E", energy)]
+    if weighted := [weights for name, (weights, _) in toys.items() if name != BASELINE]:
         formula = "weight:  $w_k = \\min(w_{max}, \\sqrt{\\max_l \\pi_l / \\pi_k}\\,)$"
-        _write_formula(axes, -5.2, formula, "w", weighted[0])
-
-
-def _write_formula(axes: Axes, height: float, formula: str, symbol: str, values: np.ndarray) -> None:
-    found = ",  ".join(f"${symbol}_{k + 1}$ = {value:.3g}" for k, value in enumerate(values))
-    axes.text(-4.0, height, formula, ha="left", va="center", fontsize=8, color=INK)
-    axes.text(13.4, height, found, ha="left", va="center", fontsize=8, color=INK)
+        formulas.append((-5.2, formula, "w", weighted[0]))
+    for height, formula, symbol, values in formulas:
+        found = ",  ".join(f"${symbol}_{k + 1}$ = {value:.3g}" for k, value in enumerate(values))
+        axes.text(-4.0, height, formula, ha="left", va="center", fontsize=8, color=INK)
+        axes.text(13.4, height, found, ha="left", va="center", fontsize=8, color=INK)
 
 
 def _draw_bars(axes: Axes, place: int, toy: Toy, color: str) -> None:
     """Draw a bar for each reward, positive energy full and negative light on top, with total and weight above."""
+    weights, (positives, negatives) = toy
     for reward, side in enumerate((-0.2, 0.2)):
-        positive, negative = float(toy.energies.positive[reward]), float(toy.energies.negative[reward])
-        axes.bar(place + side, positive, width=0.34, color=color, linewidth=0)
-        axes.bar(
-            place + side, negative, width=0.34, bottom=positive, color=color, alpha=NEGATIVE_ALPHA, linewidth=0
-        )  # fmt: skip
-        axes.text(
-            place + side, positive + negative + 0.3, f"{positive + negative:.3g}\n\u00d7{toy.weights[reward]:.3g}",
-            ha="center", va="bottom", fontsize=7, color=INK,
-        )  # fmt: skip
-
-
-def _handles() -> list[Patch]:
-    return [
-        Patch(facecolor="#eef3f8", edgecolor=INK, linewidth=1.1, label="active group"),
-        Patch(facecolor=INK, edgecolor=INK, label="reward is 1"),
-        Patch(facecolor="white", edgecolor=INK, label="reward is 0"),
-        Patch(facecolor=INK, linewidth=0, label="positive advantages"),
-        Patch(facecolor=INK, alpha=NEGATIVE_ALPHA, linewidth=0, label="negative advantages"),
-    ]
+        positive, negative = float(positives[reward]), float(negatives[reward])
+        bar = {"width": 0.34, "color": color, "linewidth": 0}
+        axes.bar(place + side, positive, **bar)
+        axes.bar(place + side, negative, bottom=positive, alpha=NEGATIVE_ALPHA, **bar)
+        label = f"{positive + negative:.3g}\n\u00d7{weights[reward]:.3g}"
+        axes.text(place + side, positive + negative + 0.3, label, ha="center", va="bottom", fontsize=7, color=INK)

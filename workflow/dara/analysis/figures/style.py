@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import textwrap
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,20 +43,9 @@ def style_of(method: str, methods: Mapping[str, MethodEntry]) -> MethodStyle:
     return MethodStyle(methods[method].color, LINESTYLES[row % len(LINESTYLES)], MARKERS[row % len(MARKERS)])
 
 
-def styled(draw: Callable[..., Figure]) -> Callable[..., Figure]:
-    """Run `draw` under dara.mplstyle alone, independent of the user's settings and of earlier figures."""
-
-    @functools.wraps(draw)
-    def wrapper(*args: object, **kwargs: object) -> Figure:
-        with matplotlib.rc_context(fname=STYLE):
-            return draw(*args, **kwargs)
-
-    return wrapper
-
-
-def draw_band(axes: Axes, curve: pd.DataFrame, style: MethodStyle, *, marked: bool = False) -> None:
+def draw_band(axes: Axes, curve: pd.DataFrame, view: View, method: str, *, marked: bool = False) -> None:
     """Draw the middle of a curve as a line, with its band if it has one; `marked` puts a marker on every point."""
-    steps = curve.index.to_numpy()
+    style, steps = style_of(method, view.entries), curve.index.to_numpy()
     if curve["low"].notna().any():
         axes.fill_between(steps, curve["low"], curve["high"], color=style.color, alpha=0.15, linewidth=0)
     marker = style.marker if marked else None
@@ -72,21 +60,18 @@ def step_axis(axes: Axes, last: int, label: bool = True) -> None:
         axes.set_xlabel("step")
 
 
-def method_handles(
-    view: View, drawn: Container[str], *, marked: bool, lines: bool = True, line: str | None = None
-) -> list[Line2D]:
-    """Return a legend entry for each method that was drawn or lacks planned runs; `line` is a style for all of them."""
+def method_handles(view: View, drawn: Container[str], *, marked: bool, lines: bool = True) -> list[Line2D]:
+    """Return a legend entry for each method that was drawn or lacks planned runs."""
     handles = []
     for method, entry in view.methods.items():
-        if method not in drawn and view.method_label(method) == entry.label:
-            continue
-        style = style_of(method, view.entries)
-        handles.append(
-            Line2D(
-                [], [], color=style.color, label=view.method_label(method), marker=style.marker if marked else "none",
-                linestyle=(line or style.linestyle) if lines else "none",
-            )
-        )  # fmt: skip
+        if method in drawn or view.method_label(method) != entry.label:
+            style = style_of(method, view.entries)
+            handles.append(
+                Line2D(
+                    [], [], color=style.color, marker=style.marker if marked else "none",
+                    linestyle=style.linestyle if lines else "none", label=view.method_label(method),
+                )
+            )  # fmt: skip
     return handles
 
 
@@ -102,21 +87,18 @@ def legend_below(
     """
     labels = labels or [handle.get_label() for handle in handles]
     widths = [len(label) + HANDLE_WIDTH for label in labels]
-    ncols = next((n for n in range(columns, 1, -1) if _legend_width(widths, n) <= NOTE_WIDTH), 1)
+
+    def even(columns: int) -> int:
+        """Return the columns that spread the entries evenly over as many lines as `columns` need."""
+        return -(-len(widths) // -(-len(widths) // columns))
+
+    def width(columns: int) -> int:
+        """Return the summed widths of the columns in characters; Matplotlib fills columns from top to bottom."""
+        return sum(int(column.max()) for column in np.array_split(widths, even(columns)))
+
+    ncols = even(next((n for n in range(columns, 1, -1) if width(n) <= NOTE_WIDTH), 1))
     title = textwrap.fill(f"{note[0].upper()}{note[1:]}", NOTE_WIDTH) if note else None
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=_even(len(handles), ncols), title=title, title_fontsize=7
-    )
-
-
-def _even(entries: int, columns: int) -> int:
-    """Return the columns that spread the entries evenly over as many lines as `columns` need."""
-    return -(-entries // -(-entries // columns))
-
-
-def _legend_width(widths: list[int], columns: int) -> int:
-    """Return the summed widths of the columns in characters; Matplotlib fills columns from top to bottom."""
-    return sum(int(column.max()) for column in np.array_split(widths, _even(len(widths), columns)))
+    figure.legend(handles, labels, loc="outside lower center", ncols=ncols, title=title, title_fontsize=7)
 
 
 def joined_notes(notes: Mapping[str, str]) -> str:
@@ -125,6 +107,17 @@ def joined_notes(notes: Mapping[str, str]) -> str:
     if len(set(said.values())) <= 1:
         return next(iter(said.values()), "")
     return "; ".join(f"{name}: {note}" for name, note in said.items())
+
+
+def thresholds_of(view: View) -> Collection[float]:
+    """Return the thresholds of the sparse reward. Raise ValueError if the experiment has none."""
+    experiment, reward = view.experiment, view.experiment.sparse_reward
+    if not experiment.thresholds.get(reward):
+        raise ValueError(
+            f"experiment {experiment.experiment}: the sparse reward {reward!r} has no thresholds; "
+            f"add `thresholds: {{{reward}: [0.8]}}` to the experiment"
+        )
+    return experiment.thresholds[reward]
 
 
 def new_figure(rows: int, columns: int, row_height: float, **kwargs: object) -> tuple[Figure, np.ndarray]:

@@ -10,14 +10,22 @@ import numpy as np
 import pandas as pd
 
 from dara.analysis.compare import compare_crossings, compared_pairs, energy_shares
-from dara.analysis.crossing import HOLD, first_crossing
+from dara.analysis.crossing import (
+    HOLD,
+    CrossingEvent,
+    CrossingTimes,
+    Kind,
+    first_crossing,
+    median_step,
+    median_text,
+    speed_up,
+    times_of,
+)
 from dara.analysis.intervals import Interval, median, wilson_interval
 from dara.analysis.names import BASELINE, ENGINES
-from dara.analysis.speed_up import speed_up
-from dara.analysis.survival import CrossingTimes, Kind, median_step, median_text, times_of
 from dara.analysis.tables.render import MISSING, Table, number, saved_text, signed, with_interval
 from dara.analysis.tables.rows import setting_cells, setting_columns, title_of
-from dara.analysis.view import Mark, Setting, View, missing_data, name_of
+from dara.analysis.view import Setting, View, missing_data, name_of
 from dara.analysis.view_published import MARK_METRIC
 from dara.analysis.view_runs import RunsView
 
@@ -91,7 +99,7 @@ def curve_crossing(view: View, reward: str, threshold: float, method: str, setti
     return math.nan if step is None else float(curve.index[step - 1])
 
 
-def _cells(marks: Mapping[Kind, list[Mark]], planned: Sequence[int | None]) -> dict[str, object]:
+def _cells(marks: Mapping[Kind, list[CrossingEvent]], planned: Sequence[int | None]) -> dict[str, object]:
     """Return the cells of one method and RAW (NaN without a run), which is of the last kind."""
     decisive = list(marks.values())[-1]
     count = {status: sum(mark.status == status for mark in decisive) for status in ("reached", "pending")}

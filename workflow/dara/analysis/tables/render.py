@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from dara.analysis.speed_up import SpeedUp
+from dara.analysis.crossing import SpeedUp
 
 MISSING = "–"
 

@@ -9,10 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from dara.analysis.intervals import LEVEL, RESAMPLES, keyed_generator, percentile_rank, t_interval
+from dara.analysis.crossing import CrossingTimes, median_step, median_text, speed_up, times_of
+from dara.analysis.intervals import RESAMPLES, keyed_generator, percentile_interval, t_interval
 from dara.analysis.names import BASE, BASELINE, HEADLINE
-from dara.analysis.speed_up import speed_up
-from dara.analysis.survival import CrossingTimes, median_step, median_text, times_of
 from dara.analysis.tables.render import MISSING, Table, number
 from dara.analysis.tables.rows import (
     BASE_LABEL,
@@ -187,9 +186,8 @@ def _median(times: CrossingTimes, key: tuple[str, ...]) -> Value:
     steps = np.where(times.crossed, times.steps, np.inf)
     draws = keyed_generator(*key).integers(len(steps), size=(RESAMPLES, len(steps)))
     drawn = np.sort(steps[draws], axis=1)
-    medians = np.sort((drawn[:, (len(steps) - 1) // 2] + drawn[:, len(steps) // 2]) / 2)
-    low, high = (medians[percentile_rank((1 + sign * LEVEL) / 2, RESAMPLES)] for sign in (-1, 1))
-    return Value(middle, float(low), float(high), n, text)
+    medians = (drawn[:, (len(steps) - 1) // 2] + drawn[:, len(steps) // 2]) / 2
+    return Value(middle, *percentile_interval(medians), n, text)
 
 
 def _saved(times: CrossingTimes, baseline: CrossingTimes, key: tuple[str, ...]) -> Value:

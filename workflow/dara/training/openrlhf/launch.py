@@ -24,9 +24,10 @@ from typing import Any
 
 import psutil
 
-from dara.config import Resources, RunSpec
+from dara.config import Resources
 from dara.files import write_atomically
 from dara.orphan_guard import EXIT_CODE, POLL_SECONDS, is_alive
+from dara.specs import RunSpec
 from dara.training import run_files
 from dara.training.openrlhf import node
 from dara.training.openrlhf.command import PROGRAM, PROMPTS, REWARD_FILE, Settings, command_line

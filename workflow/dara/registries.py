@@ -1,7 +1,8 @@
-"""The registry of benchmarks on which checkpoints can be evaluated.
+"""The registries of benchmarks, on which checkpoints can be evaluated, and of engines, which train runs.
 
-A benchmark is one `BenchmarkDefinition` in a module, and one line of REGISTRY here. Configuration, planning and the
-command line read the registry at start-up, so a module with a definition imports NumPy, pandas and graders only inside
+A benchmark is one `BenchmarkDefinition` in a module, and one line of REGISTRY here. An engine is a package in
+dara/training/ and an entry in ENGINES. Configuration, planning and the command line read this module at start-up, so
+torch and Ray are imported by no registry, and a module with a definition imports NumPy, pandas and graders only inside
 its functions.
 """
 
@@ -11,16 +12,18 @@ import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dara.config import Resources
     from dara.data.hub import Fetch
     from dara.evaluation.records import Case, Metric, Response
     from dara.evaluation.tools import Program, Prompt
-    from dara.specs import Benchmark
+    from dara.specs import Benchmark, RunSpec
 
 REGISTRY: dict[str, str] = {
     "laptop_tools": "dara.evaluation.bfcl:LAPTOP_TOOLS",
@@ -136,3 +139,70 @@ def names_of(kind: str, task: str | None = None) -> tuple[str, ...]:
     """Return the names of all benchmarks of a kind, of one task or of any."""
     found = {name: definition(name) for name in REGISTRY}
     return tuple(name for name, one in found.items() if one.kind == kind and task in (None, one.task))
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine that trains runs. Its heavy modules are imported only when they are needed.
+
+    name, title: used in configurations, and in tables. trainer: the module with `train(spec, inputs, *, resources,
+    ray_address)`, which calls `training.run.train_run` with the function that makes the steps and with the libraries
+    for the manifest. program: the module with `check_resources(spec, resources)` and `command_text(spec, resources, *,
+    model, output)` of an engine that is a separate program, run in the environment that the preset names as
+    `training_environment` and on the GPUs of the model's resources; None for an engine that computes in the process of
+    the job. lacks: settings of a run that the engine does not read. hub_models: whether it trains hub models too.
+    """
+
+    name: str
+    title: str
+    trainer: str
+    program: str | None = None
+    lacks: tuple[str, ...] = ()
+    hub_models: bool = True
+
+    def check(self, spec: RunSpec) -> None:
+        """Raise ValueError if a RunSpec has settings that this engine would ignore silently."""
+        used = []
+        for name in self.lacks:
+            *parents, key = name.split(".")
+            settings = reduce(getattr, parents, spec)
+            if getattr(settings, key) != type(settings).model_fields[key].default:
+                used.append(name)
+        if used:
+            raise ValueError(f"engine {self.name} has no {', '.join(used)}; set engine: openrlhf")
+        if not self.hub_models and hasattr(spec.model, "hub"):
+            raise ValueError(
+                f"engine {self.name} trains the laptop's models, not {spec.model.hub}; set engine: openrlhf"
+            )
+
+    def check_resources(self, spec: RunSpec, resources: Resources) -> None:
+        """Raise ValueError if a run cannot be trained on this hardware (config.Resources)."""
+        if self.program:
+            importlib.import_module(self.program).check_resources(spec, resources)
+
+    def command_text(self, spec: RunSpec, resources: Resources, **paths: Any) -> str:
+        """Return the command line of a run, for people; raise ValueError for an engine without one."""
+        if self.program is None:
+            raise ValueError(
+                f"engine {self.name} has no command line of its own: it runs in this process; use openrlhf"
+            )
+        return importlib.import_module(self.program).command_text(spec, resources, **paths)
+
+    def train(self, spec: RunSpec, inputs: Any, **options: Any) -> None:
+        """Train a run and publish it; see `training.run.train_run`. options: resources, ray_address."""
+        importlib.import_module(self.trainer).train(spec, inputs, **options)
+
+
+ENGINES = {
+    engine.name: engine
+    for engine in (
+        Engine(
+            "trl",
+            "TRL",
+            "dara.training.trl",
+            lacks=("kl", "entropy_coefficient", "filter", "precision", "sampler_seed", "optimizer.dual_clip"),
+            hub_models=False,
+        ),
+        Engine("openrlhf", "OpenRLHF", "dara.training.openrlhf.launch", program="dara.training.openrlhf.command"),
+    )
+}
