@@ -133,13 +133,9 @@ class PublishedRow(Row):
 def read_published(directory: Path) -> pd.DataFrame:
     """Read all published numbers: the rows of every CSV file of a directory, file by file.
 
-    Returns:
-        The columns of `PublishedRow` after a first column `file`, the name of the file without `.csv`: text as str (an
-        empty cell is ""), integers as Int64, value and sd as float64.
-
-    Raises:
-        FrameError: there is no CSV file, or one is not text or breaks the declaration. Rows are counted as lines of the
-            file; the header is row 1.
+    The columns are those of `PublishedRow` after a first one `file`, the name of the file without `.csv`: text as str
+    (an empty cell is ""), integers as Int64, value and sd as float64. Raise FrameError if there is no CSV file, or one
+    is not text or breaks the declaration; rows are counted as lines of the file, whose header is row 1.
     """
     paths = sorted(Path(directory).glob("*.csv"))
     if not paths:
@@ -156,13 +152,9 @@ def read_published(directory: Path) -> pd.DataFrame:
 class PublishedView(View):
     """The published numbers of one experiment; see `View`.
 
-    Args:
-        published: all published rows, from `read_published`.
-        experiment: the experiment as config/published.yaml has it.
-        methods: all rows of config/methods.yaml.
-
-    Raises:
-        ValueError: nothing of the experiment and its methods was published, or a method has no row.
+    It is made of all rows of `read_published`, the experiment as config/published.yaml has it, and all rows of
+    config/methods.yaml. Raise ValueError if nothing of the experiment and its methods was published, or a method has no
+    row.
     """
 
     source = "published"

@@ -61,9 +61,9 @@ def build(view: View) -> Table:
     display += ["Median curve"] if any(row["median_curve"] > 0 for row in rows) else []
     display += ["Reached (%)", *([f"Difference to {reference.label}"] if reference else [])]
     frame = pd.DataFrame(rows).rename(columns={"Difference": display[-1]} if reference else {})
-    metrics = [f"{MARK_METRIC[kind]}/{reward}/{threshold:g}" for kind in kinds for reward, threshold in levels]
+    notes = view.notes([f"{MARK_METRIC[kind]}/{reward}/{level:g}" for kind in kinds for reward, level in levels])
     title = f"Steps to cross a threshold of a training reward ({experiment.experiment})"
-    return Table(frame, title, [RUNS_NOTE, *view.notes(metrics)], display)
+    return Table(frame, title, [RUNS_NOTE, *notes], display)
 
 
 def _block(view: View, kinds: list[Kind], setting: Setting, reward: str, threshold: float) -> list[dict]:
@@ -142,10 +142,8 @@ def build_thresholds(view: View) -> Table:
     """Return one row a (setting, method), one column a threshold of the sparse reward: the step, or `median (k/n)`.
 
     Raw columns, for each threshold t: stable_<t> (median; empty beyond the budget), stable_<t>_reached and _runs;
-    saved, saved_low, saved_high: steps saved against GDPO at the highest threshold, as a share.
-
-    Raises:
-        ValueError: the experiment has no thresholds of its sparse reward, or the source no stable crossing at them.
+    saved, saved_low, saved_high: steps saved against GDPO at the highest threshold, as a share. Raise ValueError if the
+    experiment has no thresholds of its sparse reward, or the source no stable crossing at them.
     """
     reward = view.experiment.sparse_reward
     thresholds = view.experiment.thresholds.get(reward, ())
@@ -246,10 +244,9 @@ def _engine_row(engines: dict[str, RunsView], place: Setting, reward: str, thres
     for engine, own in engines.items():
         setting = place._replace(engine=engine)
         marks = {"stable": own.marks("stable", reward, threshold, method, setting)}
-        cells = _cells(marks, own.planned(method, setting))
-        row |= {f"{ENGINES[engine]}: crossing": cells["Stable crossing"]}
-        row |= {f"{ENGINES[engine]}: median": cells["Median stable"]}
-        row |= {f"{column}_{engine}": cells[column] for column in ("reached", "planned")}
+        cells, title = _cells(marks, own.planned(method, setting)), ENGINES[engine]
+        row |= {f"{title}: crossing": cells["Stable crossing"], f"{title}: median": cells["Median stable"]}
+        row |= {f"reached_{engine}": cells["reached"], f"planned_{engine}": cells["planned"]}
         row |= {f"median_{engine}": cells["median_stable"]}
     first, second = list(engines)[:2]
     row["difference"] = row[f"median_{second}"] - row[f"median_{first}"]
@@ -272,11 +269,9 @@ def build_comparisons(view: View) -> Table:
     """Return one row a (setting, threshold of the sparse reward, method, method that it is compared with).
 
     Raw columns: RAW_OWN and RAW_COMPARED, of stable crossings unless named first_; steps as steps, shares as fractions,
-    empty where a number is not estimable. A method that is compared with none has one row, with its own numbers.
-
-    Raises:
-        ValueError: the view is not of our runs, or the experiment has no pair of methods to compare, no thresholds of
-            its sparse reward, or no crossing at them.
+    empty where a number is not estimable. A method that is compared with none has one row, with its own numbers. Raise
+    ValueError if the view is not of our runs, or the experiment has no pair of methods to compare, no thresholds of its
+    sparse reward, or no crossing at them.
     """
     name = view.experiment.experiment
     if not isinstance(view, RunsView):

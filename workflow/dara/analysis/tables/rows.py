@@ -47,12 +47,9 @@ def completed_runs(view: View, setting: Setting, method: str) -> pd.DataFrame:
 
 
 def steps_at(view: View, metrics: Sequence[str], at: int) -> dict[Setting, int | None]:
-    """Return the step to compare at, for each setting that has scores there.
+    """Return the step to compare at, for each setting that has scores there; raise ValueError if none has.
 
     For the published numbers that is step `at`, for our runs the `nearest_step`.
-
-    Raises:
-        ValueError: no setting has one of these metrics at such a step.
     """
     steps: dict[Setting, int | None] = {}
     for setting in view.settings:
@@ -175,8 +172,8 @@ class Scores:
         """Return the raw columns of one metric."""
         parts = ["low", "high", "sd", "n"]
         parts += ["question_low", "question_high"] if self.options.spread == "questions" else []
-        raw = {name: estimate.value if estimate else math.nan}
-        return raw | {f"{name}_{part}": or_nan(getattr(estimate, part, None)) for part in parts}
+        columns = {name: "value"} | {f"{name}_{part}": part for part in parts}
+        return {column: or_nan(getattr(estimate, part, None)) for column, part in columns.items()}
 
     def title(self, steps: Steps) -> str:
         """Return the title with its step: `step 60`, or `60 % of training` if ours is shorter than the authors'."""

@@ -45,13 +45,10 @@ class Shown(NamedTuple):
 def build(view: View, options: ScoreTable) -> Table:
     """Return one row a (setting, method), the base model first, and one column a metric.
 
-    Returns:
-        Raw columns: method, step, and for each metric the value as a fraction, and _low, _high, _sd, _n. With `sets`
-        also `score` and _question_low, _question_high, and the names are those of the sets; with `beside` only values,
-        as <metric>_<label>; with `step: each` the columns of the frame score_intervals.
-
-    Raises:
-        ValueError: the source has none of the metrics at the step.
+    Raw columns: method, step, and for each metric the value as a fraction, and _low, _high, _sd, _n. With `sets` also
+    `score` and _question_low, _question_high, and the names are those of the sets; with `beside` only values, as
+    <metric>_<label>; with `step: each` the columns of the frame score_intervals. Raise ValueError if the source has
+    none of the metrics at the step.
     """
     if options.step == "each":
         return _each_step(view, options)
@@ -73,13 +70,10 @@ def _of_methods(scores: Scores) -> Table:
                 if each.column.best and (winner := clearly_best(own, each.column.best)):
                     bold.add((len(rows) + list(of_methods).index(winner), each.column.title))
             rows += [row for row, _ in of_methods.values()]
-            gone = [] if score else [method for method in view.methods if method not in of_methods]
-            missing += [f"{view.method_label(method)}{_place(view, setting)}" for method in gone]
-        rows += [
-            _difference_row(scores, setting, step, pair)
-            for pair in options.differences.items()
-            if set(pair) <= set(view.methods)
-        ]
+            lacking = [] if score else [method for method in view.methods if method not in of_methods]
+            missing += [f"{view.method_label(method)}{_place(view, setting)}" for method in lacking]
+        pairs = [pair for pair in options.differences.items() if set(pair) <= set(view.methods)]
+        rows += [_difference_row(scores, setting, step, pair) for pair in pairs]
     if not found:
         raise missing_data(view, f"score ({', '.join(options.metrics)})")
     columns = next(iter(blocks.values()))

@@ -58,10 +58,8 @@ def build(ours: View, published: PublishedView) -> Table:
     """Return one row a (published model, quantity, method) that both sources have, for the first setting of ours.
 
     Quantities: steps to the threshold of the paper's claim (median over runs), steps saved against GDPO, held-out
-    scores, and on math the energy of the length reward over that of correctness before and after the weights.
-
-    Raises:
-        ValueError: nothing is in both.
+    scores, and on math the energy of the length reward over that of correctness before and after the weights. Raise
+    ValueError if nothing is in both.
     """
     published = _common(ours, published)
     metrics, at = SCORES[ours.experiment.task]
