@@ -23,14 +23,14 @@ def benchmark(name: str, samples: int = 1, seconds: float = 5.0, **changes: obje
 def write_cases(name: str, folder: Path, rows: int = 24) -> dict[str, str]:
     """Real held-out cases of a laptop source in `folder`; returns prompt -> right answer."""
     source = SOURCES[name].generator
-    examples = held_out(DataSpec(source=name, seed=100, train_rows=1, held_out_rows=rows))
+    examples = held_out(DataSpec(source=name, seed=100, train_rows=1, held_out_rows=rows)).values()
     for file, content in source.benchmark_files(examples).items():
         path = folder / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps(row) + "\n" for row in content))
     if name == "laptop_math":
-        return {source.prompt(one): rf"so \boxed{{{source.reference(one)}}}" for one in examples}
-    return {source.prompt(one): source.reference(one) for one in examples}
+        return {one.prompt: rf"so \boxed{{{one.reference}}}" for one in examples}
+    return {one.prompt: one.reference for one in examples}
 
 
 def write_checkpoints(folder: Path, steps: Sequence[int]) -> dict[int, Path]:

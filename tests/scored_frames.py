@@ -16,7 +16,7 @@ from dara.analysis.scores import score_rows
 from dara.analysis.tables import Table, build_table
 from dara.analysis.view import View
 from dara.config import Experiment
-from dara.data.math_sets import SETS
+from dara.data.public import SETS
 from dara.evaluation.bfcl import CATEGORIES
 from dara.evaluation.grading import summarise
 from dara.loading import read_yaml

@@ -18,7 +18,7 @@ from dara.evaluation.records import Case, Response
 from dara.evaluation.samplers import OVERFLOW
 from dara.evaluation.sandbox import Sandbox, ScorerSpec
 from dara.evaluation.tools import dialogue
-from dara.rewards import evaluation_format, think_length
+from dara.rewards.tool_calling import evaluation_format, think_length
 from oracle import parse_call, tool_parameters
 
 MAX_STEPS = 4

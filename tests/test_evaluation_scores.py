@@ -317,7 +317,7 @@ def test_cached_responses_get_the_scores_that_are_kept(task: str, tmp_path: Path
     run = sorted((ROOT / "results" / "cached").glob(f"{task}-*"))[0]
     spec = RunSpec.model_validate_json((run / "spec.json").read_text())
     (kept,) = run.glob("laptop_*")
-    for file, rows in SOURCES[spec.data.source].generator.benchmark_files(held_out(spec.data)).items():
+    for file, rows in SOURCES[spec.data.source].generator.benchmark_files(held_out(spec.data).values()).items():
         (tmp_path / "cases" / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "cases" / file).write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = json.loads((kept / SCORES).read_text())

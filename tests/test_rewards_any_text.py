@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dara.rewards import evaluation_format, numeric_equal, reward_ranges, score
+from dara.rewards import reward_ranges, score
+from dara.rewards.math import numeric_equal
+from dara.rewards.tool_calling import evaluation_format
 
 CALL = '{"name": "f", "parameters": {"a": [1, "x"]}}'
 REFERENCES = {
@@ -53,7 +55,7 @@ BOXED = ASSEMBLED.map(lambda text: f"\\boxed{{{text}}}")
 CALLED = ASSEMBLED.map(lambda text: f"<think>t</think>\n<tool_call>\n{text}\n</tool_call>")
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(text=st.one_of(SURROGATES, ASSEMBLED, BOXED, CALLED))
 def test_no_text_raises(text):
     score_everything(text)
@@ -103,18 +105,11 @@ def test_a_lifted_limit_of_integer_digits_changes_nothing():
     sys.set_int_max_str_digits(0)
     try:
         start = time.process_time()
-        values = score(
-            "tool_calling",
-            ["correctness"],
-            response=called("7" * 1_000_000),
-            reference=REFERENCES["call"],
-            n_tokens=1,
-            params={},
-        )
+        given = {"response": called("7" * 1_000_000), "reference": REFERENCES["call"], "n_tokens": 1, "params": {}}
+        assert score("tool_calling", ["correctness"], **given) == [-3.0]
         assert time.process_time() - start < 1.0
     finally:
         sys.set_int_max_str_digits(before)
-    assert values == [-3.0]
 
 
 def repeated(piece, before="", after=""):
@@ -166,22 +161,17 @@ SLOW = {
 
 
 def seconds(text):
-    """CPU seconds of one pass over all rewards of one task each, the best of three."""
-    best = float("inf")
-    for _ in range(3):
-        start = time.process_time()
-        score("tool_calling", NAMES, response=text, reference=REFERENCES["both"], n_tokens=5, params={})
-        score("math", ("correctness", "length"), response=text, reference="42", n_tokens=5, params={})
-        numeric_equal(text, "42")
-        evaluation_format([text])
-        best = min(best, time.process_time() - start)
-        if best > 10:
-            break
-    return best
+    """CPU seconds of one pass over all rewards of each task."""
+    start = time.process_time()
+    score("tool_calling", NAMES, response=text, reference=REFERENCES["both"], n_tokens=5, params={})
+    score("math", ("correctness", "length"), response=text, reference="42", n_tokens=5, params={})
+    numeric_equal(text, "42")
+    evaluation_format([text])
+    return time.process_time() - start
 
 
 @pytest.mark.parametrize("make", SLOW.values(), ids=SLOW.keys())
 def test_time_is_bounded_and_linear(make):
-    assert seconds(make(10_000)) < 0.05
+    assert min(seconds(make(10_000)) for _ in range(3)) < 0.05
     # 100 times the text in at most 100 times the bound; quadratic time would need thousands of seconds.
     assert seconds(make(1_000_000)) < 5.0

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dara.data.math_sets import reference
-from dara.rewards import math_correctness, numeric_equal, response_length
-from dara.rewards.math import last_boxed, normalise
+from dara.data.public import gold_answer
+from dara.rewards.math import last_boxed, math_correctness, normalise, numeric_equal, response_length
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "rewards.json").read_text(encoding="utf-8"))
 
@@ -196,7 +195,7 @@ def test_numeric_equal(response, reference, equal):
 
 def test_minervas_answers_with_a_unit_after_a_thin_space(real_rows):
     """A grader that keeps the thin space accepts 1 of 272: physics answers are written so."""
-    golds = [reference(row["answer"]) for row in real_rows("minerva.jsonl")]
+    golds = [gold_answer(row["answer"]) for row in real_rows("minerva.jsonl")]
     boxes = [rf"\boxed{{{gold} \, \text{{cm}}}}" for gold in golds]
     second = [numeric_equal(box, gold) for box, gold in zip(boxes, golds, strict=True)]
     strict = [math_correctness(box, gold) == 1 for box, gold in zip(boxes, golds, strict=True)]

@@ -11,13 +11,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from dara.data import laptop_math, laptop_tools
-from dara.data.math_sets import SETS
-from dara.data.public import DEEPSCALER, TOOLRL, Problems, deepscaler, toolrl
+from dara.data.public import DEEPSCALER, SETS, TOOLRL, Problems, deepscaler, toolrl
 
 if TYPE_CHECKING:
     from dara.data.hub import Fetch
-
-__all__ = ["SOURCES", "Source"]
+    from dara.specs import DataSpec, HubData
 
 
 @dataclass(frozen=True)
@@ -30,9 +28,8 @@ class Source:
         read: returns training problems, validation problems, and rows that are left out of training.
         files: ids, in config/data.lock.yaml, of the data sets that `read` uses.
         benchmarks: the benchmarks with which its training problems are compared.
-        generator: a module with DEMONSTRATION_PARAMETERS, example(rng), prompt(example), reference(example),
-            problem_key(example), category(example), demonstration(rng, example, **parameters) and
-            benchmark_files(examples).
+        generator: a module with DEMONSTRATION_PARAMETERS, example(rng) with prompt, reference, problem (its key) and
+            category, demonstration(rng, example, **parameters) and benchmark_files(examples).
     """
 
     task: str
@@ -44,8 +41,20 @@ class Source:
 
 
 SOURCES: dict[str, Source] = {
-    "laptop_tools": Source("tool_calling", laptop_tools.VERSION, generator=laptop_tools),
-    "laptop_math": Source("math", laptop_math.VERSION, generator=laptop_math),
+    "laptop_tools": Source("tool_calling", 1, generator=laptop_tools),
+    "laptop_math": Source("math", 1, generator=laptop_math),
     "toolrl": Source("tool_calling", 1, read=toolrl, files=TOOLRL, benchmarks=("bfcl_v4",)),
     "deepscaler": Source("math", 1, read=deepscaler, files=DEEPSCALER, benchmarks=tuple(SETS)),
 }
+
+
+def source_of(data: DataSpec | HubData) -> Source:
+    """Return the source of a specification. ValueError if this code makes another version of it."""
+    source = SOURCES[data.source]
+    if data.version != source.version:
+        made = "made" if source.generator else "prepared"
+        raise ValueError(
+            f"data.version: {data.source} is {made} in version {source.version} here, version {data.version} was asked "
+            f"for; set version: {source.version}"
+        )
+    return source

@@ -8,10 +8,9 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from dara.data import SOURCES
+from dara.data import SOURCES, source_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -23,17 +22,6 @@ TOKENIZER_TEXTS = 3000  # examples whose texts make the vocabulary: each word of
 VOCABULARY = 512  # entries of the tokenizer: 2 special tokens, 256 bytes, whole pieces, and unused ones
 PAD, EOS = "<pad>", "<eos>"
 PIECES = r"</?[a-z_]+>|\\boxed\{|[a-z_]+|[0-9]|\s|[^a-z0-9\s_<\\]+|<|\\"
-
-
-def generator_of(data: DataSpec) -> ModuleType:
-    """Return the module of the specification's source. ValueError if this code implements another version."""
-    source = SOURCES[data.source]
-    if data.version != source.version:
-        raise ValueError(
-            f"data.version: {data.source} is made in version {source.version} here, version {data.version} was asked "
-            f"for; set version: {source.version}"
-        )
-    return source.generator
 
 
 def demonstration_parameters(source: str, overrides: Mapping[str, float]) -> dict[str, float]:
@@ -49,30 +37,23 @@ def demonstration_parameters(source: str, overrides: Mapping[str, float]) -> dic
     return {**defaults, **overrides}
 
 
-def held_out(data: DataSpec) -> list[Any]:
-    """Return the held-out examples: `held_out_rows` distinct problems. They do not depend on `train_rows`."""
-    rng, task = _rng(data, "held_out"), generator_of(data)
-    examples: list[Any] = []
-    taken: set[tuple] = set()
-    for _ in range(data.held_out_rows):
-        examples.append(draw(data, rng, taken))
-        taken.add(task.problem_key(examples[-1]))
+def held_out(data: DataSpec) -> dict[tuple, Any]:
+    """Return the held-out examples by their problems, which are distinct and independent of `train_rows`.
+
+    Training rows and demonstrations must not contain these problems.
+    """
+    rng, examples = _rng(data, "held_out"), {}
+    while len(examples) < data.held_out_rows:
+        example = draw(data, rng, examples)
+        examples[example.problem] = example
     return examples
-
-
-def held_out_problems(data: DataSpec) -> frozenset[tuple]:
-    """Return keys of the held-out problems, which training rows and demonstrations must not contain."""
-    return frozenset(generator_of(data).problem_key(example) for example in held_out(data))
 
 
 def train_rows(data: DataSpec) -> list[dict[str, str]]:
     """Return the training rows {"id", "prompt", "reference"}. Problems may repeat, but none is a held-out one."""
-    rng, task, excluded = _rng(data, "train"), generator_of(data), held_out_problems(data)
-    rows = []
-    for i in range(data.train_rows):
-        example = draw(data, rng, excluded)
-        rows.append({"id": f"train_{i}", "prompt": task.prompt(example), "reference": task.reference(example)})
-    return rows
+    rng, excluded = _rng(data, "train"), held_out(data)
+    examples = [draw(data, rng, excluded) for _ in range(data.train_rows)]
+    return [{"id": f"train_{i}", "prompt": one.prompt, "reference": one.reference} for i, one in enumerate(examples)]
 
 
 def draw(data: DataSpec, rng: random.Random, excluded: Container[tuple]) -> Any:
@@ -81,13 +62,13 @@ def draw(data: DataSpec, rng: random.Random, excluded: Container[tuple]) -> Any:
     An excluded problem is replaced by one of its own category: otherwise leaving out the held-out problems would make
     the categories with few problems rarer. Raises ValueError if a category has no problem left.
     """
-    task = generator_of(data)
-    example = task.example(rng)
-    wanted = task.category(example)
+    draw_any = source_of(data).generator.example
+    example = draw_any(rng)
+    wanted = example.category
     for _ in range(MAX_DRAWS):
-        if task.category(example) == wanted and task.problem_key(example) not in excluded:
+        if example.category == wanted and example.problem not in excluded:
             return example
-        example = task.example(rng)
+        example = draw_any(rng)
     raise ValueError(
         f"data.held_out_rows: {data.source} has too few distinct problems of category {wanted} to hold out "
         f"{data.held_out_rows} of all; ask for fewer"
@@ -96,11 +77,10 @@ def draw(data: DataSpec, rng: random.Random, excluded: Container[tuple]) -> Any:
 
 def texts(data: DataSpec) -> Iterable[str]:
     """Yield texts of the task for the tokenizer: prompts, gold answers and demonstrations."""
-    rng, task = _rng(data, "tokenizer"), generator_of(data)
+    rng, task = _rng(data, "tokenizer"), source_of(data).generator
     for _ in range(TOKENIZER_TEXTS):
         example = task.example(rng)
-        yield task.prompt(example)
-        yield task.reference(example)
+        yield from (example.prompt, example.reference)
         yield task.demonstration(rng, example, **task.DEMONSTRATION_PARAMETERS)
 
 
@@ -110,25 +90,20 @@ def _rng(data: DataSpec, purpose: str) -> random.Random:
 
 
 def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Build the tokenizer whose whole-piece tokens are the most frequent pieces of `texts`.
+    """Build the tokenizer whose whole-piece tokens are the most frequent pieces of `texts`, in any order.
 
     A text is split into tags, words, single digits, white space and runs of punctuation; a piece that the task uses is
     one token, any other piece is encoded in bytes. So limits of the response length count words and digits, and still
     every text is encoded and decoded without loss. It is a byte-level BPE model without merges: trained merges would
     spend most of a vocabulary of this size on halves of words, and would still split words of the task.
 
-    The result is deterministic: ties are broken alphabetically, and the order of the texts does not matter. Unused
-    entries never result from a text, but have a text of their own, so a sampled one is visible in the response.
+    Unused entries never result from a text, but have a text of their own, so a sampled one is visible in the response.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    split = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PIECES), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    into_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    split = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(PIECES), "isolated"), into_bytes])
     counts = Counter(piece for text in texts for piece, _ in split.pre_tokenize_str(text))
     fixed = [PAD, EOS, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     whole = sorted(counts.keys() - set(fixed), key=lambda piece: (-counts[piece], piece))
@@ -137,8 +112,7 @@ def build_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
     # ignore_merges: a piece that is an entry becomes that entry, without merges that produce it.
     model = models.BPE(vocab={piece: i for i, piece in enumerate(entries)}, merges=[], ignore_merges=True)
     tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = split
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.pre_tokenizer, tokenizer.decoder = split, decoders.ByteLevel()
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,

@@ -12,17 +12,14 @@ A prompt looks like this, and a well-formatted answer like the text below it:
 
 The demonstrations of the warm start rarely have this format and often make a wrong call, so that a warm-started model
 begins like the paper's models: correctness is dense, format is sparse. The held-out cases are written in the
-file format of the Berkeley Function Calling Leaderboard (BFCL).
+file format of the Berkeley Function Calling Leaderboard (BFCL). Examples that change for the same seed need another
+version in `dara.data.SOURCES`.
 """
 
 import json
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
-
-VERSION = 1
-"""Raised whenever the same seed would give other examples; part of the identity of the data."""
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
 
 DEMONSTRATION_PARAMETERS: dict[str, float] = {
     "well_formatted": 0.02,  # share of demonstrations with the required format, a mean over the tools
@@ -68,11 +65,8 @@ VALUES: dict[str, tuple[str, ...]] = {  # parameter -> its possible values
     "word": ("hello", "thanks", "goodbye"),
     "lang": ("french", "german", "spanish"),
 }
-CATEGORIES = {  # number of parameters in the gold call -> category of the held-out case
-    1: "multiple_one_parameter",
-    2: "multiple_two_parameters",
-    3: "multiple_three_parameters",
-}
+CATEGORIES = {1: "multiple_one_parameter", 2: "multiple_two_parameters", 3: "multiple_three_parameters"}
+"""Number of parameters in the gold call -> category of the held-out case."""
 
 # Text of an answer by its format. Only the first is the required format; the shares are those of the others.
 WELL_FORMATTED = "<think>use {name}</think>\n<tool_call>\n{call}\n</tool_call>"
@@ -87,19 +81,17 @@ BADLY_FORMATTED: dict[str, tuple[float, str]] = {
 WRONG_CALLS = {"name": 0.25, "value": 0.40, "extra_parameter": 0.20, "missing_parameter": 0.15}
 
 
-@dataclass(frozen=True)
-class Example:
-    """A query and its gold call.
+class Example(NamedTuple):
+    """A query and its gold call."""
 
-    `offered`: tools in the order of the prompt; `arguments`: (parameter, value) pairs in the order of the tool's
-    signature; `spoken`: the same values in the order of the query.
-    """
-
-    offered: tuple[str, ...]
+    offered: tuple[str, ...]  # tools, in the order of the prompt
     tool: str
-    verb: str
-    arguments: tuple[tuple[str, str], ...]
-    spoken: tuple[str, ...]
+    arguments: tuple[tuple[str, str], ...]  # (parameter, value), in the order of the tool's signature
+    query: str  # a verb, and the values in any order
+    prompt: str  # the complete text that the model continues
+    reference: str  # the gold answer; rewards read the gold call and the required tags from it
+    problem: tuple  # its key: the tools offered and the gold call, however the query is worded
+    category: str  # of BFCL: how many parameters the gold call has
 
 
 def example(rng: random.Random) -> Example:
@@ -111,27 +103,11 @@ def example(rng: random.Random) -> Example:
     arguments = tuple((p, rng.choice(VALUES[p])) for p in parameters if p in given)
     spoken = [value for _, value in arguments]
     rng.shuffle(spoken)
-    return Example(offered, tool, rng.choice(verbs), arguments, tuple(spoken))
-
-
-def prompt(example: Example) -> str:
-    """Return the complete text that the model continues."""
-    return _prompt(((name, TOOLS[name][1]) for name in example.offered), _query(example))
-
-
-def reference(example: Example) -> str:
-    """Return the gold answer in the required format; rewards read the gold call and the required tags from it."""
-    return WELL_FORMATTED.format(name=example.tool, call=_call(example.tool, dict(example.arguments)))
-
-
-def problem_key(example: Example) -> tuple:
-    """Return the key of the problem: the tools offered and the gold call, however the query is worded."""
-    return tuple(sorted(example.offered)), example.tool, example.arguments
-
-
-def category(example: Example) -> str:
-    """Return the BFCL category of the example: how many parameters its gold call has."""
-    return CATEGORIES[len(example.arguments)]
+    query = " ".join((rng.choice(verbs), *spoken))
+    prompt = _prompt(((name, TOOLS[name][1]) for name in offered), query)
+    reference = WELL_FORMATTED.format(name=tool, call=_call(tool, dict(arguments)))
+    problem = (*sorted(offered), tool, arguments)
+    return Example(offered, tool, arguments, query, prompt, reference, problem, CATEGORIES[len(arguments)])
 
 
 def demonstration(rng: random.Random, example: Example, *, well_formatted: float, wrong: float) -> str:
@@ -155,26 +131,61 @@ def format_shares(mean: float) -> dict[str, float]:
 
     The spread lets the format be learnt on some tools first, as on real prompts. ValueError for a share over 1.
     """
-    last = len(TOOLS) - 1
-    spread = [3.0 ** (3.0 * index / last - 1.5) for index in range(len(TOOLS))]
-    average = sum(spread) / len(spread)
-    if mean * spread[-1] > average:
+    spread = {name: 3.0 ** (3.0 * index / (len(TOOLS) - 1) - 1.5) for index, name in enumerate(TOOLS)}
+    average, largest = sum(spread.values()) / len(spread), max(spread.values())
+    if mean * largest > average:
         raise ValueError(
             f"warm_start.demonstrations.well_formatted: {mean} is too large; the best tool's share would be over 1, "
-            f"so it must be at most {average / spread[-1]:.2f}"
+            f"so it must be at most {average / largest:.2f}"
         )
-    return {name: mean * factor / average for name, factor in zip(TOOLS, spread, strict=True)}
+    return {name: mean * factor / average for name, factor in spread.items()}
 
 
-def benchmark_files(examples: Sequence[Example]) -> dict[str, list[dict[str, Any]]]:
+def _wrong_call(rng: random.Random, example: Example) -> tuple[str, dict[str, str]]:
+    """Return a call (name, arguments) that differs from the gold call. An impossible kind of error is replaced."""
+    arguments = dict(example.arguments)
+    unused = [p for p in TOOLS[example.tool][1] if p not in arguments]
+    kind = rng.choices(list(WRONG_CALLS), list(WRONG_CALLS.values()))[0]
+    if kind == "extra_parameter" and not unused:
+        kind = "missing_parameter"
+    if kind == "missing_parameter" and len(arguments) == 1:
+        kind = "value"  # a call without any parameter would be a new form, which the model should not learn
+    if kind == "name":
+        return rng.choice([name for name in TOOLS if name != example.tool]), arguments
+    changed = rng.choice(unused if kind == "extra_parameter" else list(arguments))
+    if kind == "missing_parameter":
+        del arguments[changed]
+    else:
+        arguments[changed] = rng.choice([value for value in VALUES[changed] if value != arguments.get(changed)])
+    return example.tool, arguments
+
+
+def benchmark_files(examples: Collection[Example]) -> dict[str, list[dict[str, Any]]]:
     """Return held-out examples as BFCL's files, {relative file name: rows}: questions and answers by category."""
     files: dict[str, list[dict[str, Any]]] = {}
     for name in CATEGORIES.values():
-        cases = [one for one in examples if category(one) == name]
-        questions, answers = f"BFCL_v4_{name}.json", f"possible_answer/BFCL_v4_{name}.json"
-        files[questions] = [_bfcl_question(f"{name}_{i}", one) for i, one in enumerate(cases)]
-        files[answers] = [_bfcl_answer(f"{name}_{i}", one) for i, one in enumerate(cases)]
+        questions = files[f"BFCL_v4_{name}.json"] = []
+        answers = files[f"possible_answer/BFCL_v4_{name}.json"] = []
+        for i, one in enumerate(one for one in examples if one.category == name):
+            messages = [[{"role": "user", "content": one.query}]]
+            tools = [_bfcl_function(tool) for tool in one.offered]
+            gold = {parameter: [value] for parameter, value in one.arguments}
+            questions.append({"id": f"{name}_{i}", "question": messages, "function": tools})
+            answers.append({"id": f"{name}_{i}", "ground_truth": [{one.tool: gold}]})
     return files
+
+
+def _bfcl_function(name: str) -> dict[str, Any]:
+    verbs, parameters = TOOLS[name]
+    properties = {
+        p: {"type": "string", "description": f"The {p}; for example {', '.join(VALUES[p][:2])}."} for p in parameters
+    }
+    return {
+        "name": name,
+        "description": f"The {name} tool; its queries begin with {' or '.join(verbs)}.",
+        # Nothing is required: a query gives any subset of the values, and the checker rejects a call with others.
+        "parameters": {"type": "dict", "properties": properties, "required": []},
+    }
 
 
 def bfcl_prompt(case: dict[str, Any]) -> str:
@@ -197,57 +208,5 @@ def _prompt(signatures: Iterable[tuple[str, Iterable[str]]], query: str) -> str:
     return f"<tools>{listing}</tools>\n<user>{query}</user>\n"
 
 
-def _query(example: Example) -> str:
-    return " ".join((example.verb, *example.spoken))
-
-
 def _call(name: str, arguments: dict[str, str]) -> str:
     return json.dumps({"name": name, "parameters": arguments}, separators=(",", ":"))
-
-
-def _wrong_call(rng: random.Random, example: Example) -> tuple[str, dict[str, str]]:
-    """Return a call (name, arguments) that differs from the gold call. An impossible kind of error is replaced."""
-    arguments = dict(example.arguments)
-    unused = [p for p in TOOLS[example.tool][1] if p not in arguments]
-    kind = rng.choices(list(WRONG_CALLS), list(WRONG_CALLS.values()))[0]
-    if kind == "extra_parameter" and not unused:
-        kind = "missing_parameter"
-    if kind == "missing_parameter" and len(arguments) == 1:
-        kind = "value"  # a call without any parameter would be a new form, which the model should not learn
-    if kind == "name":
-        return rng.choice([name for name in TOOLS if name != example.tool]), arguments
-    if kind == "value":
-        changed = rng.choice(list(arguments))
-        arguments[changed] = rng.choice([value for value in VALUES[changed] if value != arguments[changed]])
-    elif kind == "extra_parameter":
-        added = rng.choice(unused)
-        arguments[added] = rng.choice(VALUES[added])
-    else:
-        del arguments[rng.choice(list(arguments))]
-    return example.tool, arguments
-
-
-def _bfcl_question(case_id: str, example: Example) -> dict[str, Any]:
-    return {
-        "id": case_id,
-        "question": [[{"role": "user", "content": _query(example)}]],
-        "function": [_bfcl_function(name) for name in example.offered],
-    }
-
-
-def _bfcl_function(name: str) -> dict[str, Any]:
-    verbs, parameters = TOOLS[name]
-    properties = {
-        p: {"type": "string", "description": f"The {p}; for example {', '.join(VALUES[p][:2])}."} for p in parameters
-    }
-    return {
-        "name": name,
-        "description": f"The {name} tool; its queries begin with {' or '.join(verbs)}.",
-        # Nothing is required: a query gives any subset of the values, and the checker rejects a call with others.
-        "parameters": {"type": "dict", "properties": properties, "required": []},
-    }
-
-
-def _bfcl_answer(case_id: str, example: Example) -> dict[str, Any]:
-    gold = {parameter: [value] for parameter, value in example.arguments}
-    return {"id": case_id, "ground_truth": [{example.tool: gold}]}

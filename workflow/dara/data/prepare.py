@@ -11,27 +11,43 @@ import logging
 import os
 import shutil
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pandas as pd
 
-from dara.data import SOURCES, Source, contamination
-from dara.data.contamination import Match, Text
-from dara.data.generated import build_tokenizer, generator_of, held_out, texts, train_rows
+from dara.data import SOURCES, Source, source_of
+from dara.data.generated import build_tokenizer, held_out, texts, train_rows
 from dara.data.hub import Fetch, read_pin
-from dara.data.math_sets import SETS, read_set
-from dara.data.public import Exclusion, Problem, own_problems
+from dara.data.public import SETS, Exclusion, Problem, own_problems, read_set, words
 from dara.places import DATA, source_sha256
 from dara.registries import definition, names_of
-from dara.specs import AnyData, DataSpec, HubData, OwnData
+from dara.specs import AnyData, HubData, OwnData
 from dara.store import MANIFEST, checksums, write_manifest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 logger = logging.getLogger(__name__)
+
+LENGTH = 13
+SHARE = 0.5
+RULE = f"equal words, or at least {SHARE:g} of the {LENGTH}-word sequences of the text with fewer of them"
+
+
+class Match(NamedTuple):
+    """A training problem and a benchmark's question that are the same or nearly so.
+
+    `share` of the 13-word sequences of the text with fewer of them occur in the other; it is 1 for `equal`.
+    """
+
+    problem: str
+    benchmark: str
+    case: str
+    rule: Literal["equal", "similar"]
+    share: float
 
 
 def prepare(data: AnyData, out: Path, *, fetch: Fetch | None = None, own_files: Path | None = None) -> None:
@@ -42,17 +58,17 @@ def prepare(data: AnyData, out: Path, *, fetch: Fetch | None = None, own_files: 
     "messages", "reference"}, and the lists `excluded.csv` and `contamination.csv`.
 
     fetch: the source of public data and of the model whose chat template renders it. own_files: the directory to which
-    paths of a user's own files are relative.
-
-    Raises:
-        ValueError: a version or revision that this code does not make; too few distinct problems to hold out; no
-            tokenizer; a missing or wrong file, another number of rows. The message names what to change.
+    paths of a user's own files are relative. ValueError, which names what to change, for another version or revision
+    than this code makes, too few problems to hold out, no tokenizer, and wrong files.
     """
-    if isinstance(data, DataSpec):
-        _prepare_generated(data, out)
-    else:
-        source = _own_source(data, own_files) if isinstance(data, OwnData) else _source(data, fetch)
-        _prepare_rows(data, source, out, fetch)
+    if isinstance(data, HubData | OwnData):
+        return _prepare_rows(data, _public_source(data, fetch, own_files), out, fetch)
+    rows = {"train.jsonl": train_rows(data)}
+    cases = source_of(data).generator.benchmark_files(held_out(data).values())
+    rows |= {f"benchmark/{name}": found for name, found in cases.items()}
+    with _written(out, rows, {"data": data.model_dump(mode="json")}) as folder:
+        build_tokenizer(texts(data)).save_pretrained(folder / "tokenizer")
+    logger.info("prepared %s: %d prompts, %d held-out cases", data.source, data.train_rows, data.held_out_rows)
 
 
 def files_of(data: HubData) -> tuple[str, ...]:
@@ -64,84 +80,27 @@ def files_of(data: HubData) -> tuple[str, ...]:
 def prepare_benchmark(name: str, out: Path, *, fetch: Fetch) -> None:
     """Write `benchmark/` with the cases of a public benchmark and, last, `manifest.json`.
 
-    Raises:
-        ValueError: an unknown benchmark; a missing or wrong file; a set with another number of cases.
+    ValueError for an unknown benchmark, a missing or wrong file, and a set with another number of cases.
     """
     known = names_of("published")
     if name not in known:
         raise ValueError(f"benchmark {name!r} is not prepared here; these are: {', '.join(known)}")
     cases = definition(name).publish(fetch)
-
-    def copy(folder: Path) -> None:
+    rows = {f"benchmark/{file}": found for file, found in cases.rows.items()}
+    with _written(out, rows, {"benchmark": name, **cases.content}) as folder:
         for file, source in cases.files.items():
             (folder / "benchmark" / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, folder / "benchmark" / file)
-
-    rows = {f"benchmark/{file}": found for file, found in cases.rows.items()}
-    _write(out, rows, {"benchmark": name, **cases.content}, copy)
     logger.info("prepared %s: %d cases", name, cases.count)
 
 
-def _prepare_generated(data: DataSpec, out: Path) -> None:
-    rows = {"train.jsonl": train_rows(data)}
-    benchmark = generator_of(data).benchmark_files(held_out(data))
-    rows |= {f"benchmark/{name}": cases for name, cases in benchmark.items()}
-
-    def add_tokenizer(folder: Path) -> None:
-        build_tokenizer(texts(data)).save_pretrained(folder / "tokenizer")
-
-    _write(out, rows, {"data": data.model_dump(mode="json")}, add_tokenizer)
-    logger.info("prepared %s: %d prompts, %d held-out cases", data.source, data.train_rows, data.held_out_rows)
-
-
-def _prepare_rows(data: HubData | OwnData, source: Source, out: Path, fetch: Fetch) -> None:
-    tokenizer = _tokenizer(data, fetch)
-    train, validation, excluded = source.read(fetch)
-    if isinstance(data, HubData) and len(validation) != data.validation_rows:
-        raise ValueError(
-            f"data.validation_rows: {data.validation_rows}, but {data.source} has {len(validation)} validation rows; "
-            "set that"
-        )
-    found = contamination.matches(((one.id, one.text) for one in train), _questions(source.benchmarks, fetch))
-    removed = isinstance(data, HubData) and data.decontaminate
-    if removed:
-        # Reversed, so that the first match of a problem is the one that is recorded.
-        first = {match.problem: match.case for match in reversed(found)}
-        excluded += [Exclusion(one.id, "in_benchmark", first[one.id]) for one in train if one.id in first]
-        train = [one for one in train if one.id not in first]
-    prompts, too_long = _prompts(train, tokenizer, data.max_prompt_tokens)
-    excluded += too_long
-    rows = {
-        "train.jsonl": [
-            {"id": one.id, "prompt": prompts[one.id], "reference": one.reference} for one in train if one.id in prompts
-        ],
-        "validation/problems.jsonl": [
-            {"id": one.id, "category": one.category, "messages": one.messages, "reference": one.reference}
-            for one in validation
-        ],
-    }
-    by_benchmark = Counter(name for name, _ in {(match.benchmark, match.problem) for match in found})
-    counts = {name: by_benchmark[name] for name in source.benchmarks}
-    content = {
-        "data": data.model_dump(mode="json"),
-        "sources": {name: fetch.describe(name) for name in source.files},
-        "excluded": dict(sorted(Counter(one.reason for one in excluded).items())),
-        "contamination": {"rule": contamination.RULE, "training_problems": counts, "removed": removed},
-    }
-    _write(out, rows, content, lambda folder: _write_lists(folder, excluded, found))
-    left_out = ", ".join(f"{count} {reason}" for reason, count in content["excluded"].items()) or "none"
-    summary = "prepared %s: %d prompts, %d validation rows; left out: %s; in a benchmark: %s"
-    logger.info(summary, data.source, len(rows["train.jsonl"]), len(validation), left_out, counts)
-
-
-def _source(data: HubData, fetch: Fetch) -> Source:
-    """Return the source of public data. ValueError for a version or revision that this code does not prepare."""
-    source = SOURCES[data.source]
-    if data.version != source.version:
-        raise ValueError(
-            f"data.version: {data.source} is prepared in version {source.version} here, version {data.version} was "
-            f"asked for; set version: {source.version}"
-        )
+def _public_source(data: HubData | OwnData, fetch: Fetch, own_files: Path | None) -> Source:
+    """Return the source of rows. ValueError for another version or revision than this code prepares, an edited file."""
+    if isinstance(data, OwnData):
+        if source_sha256(data.source, own_files, example=DATA) != data.source_sha256:
+            raise ValueError(f"{data.source} was edited after the data was planned; start the workflow again")
+        return Source("", 1, read=lambda fetch: own_problems(data.source, own_files))
+    source = source_of(data)
     for name in source.files:
         pinned = read_pin(fetch.lock, name).revision
         if not pinned.startswith(data.revision):
@@ -152,11 +111,40 @@ def _source(data: HubData, fetch: Fetch) -> Source:
     return source
 
 
-def _own_source(data: OwnData, own_files: Path | None) -> Source:
-    """Return a user's own source. ValueError if its file was edited since the data was planned."""
-    if source_sha256(data.source, own_files, example=DATA) != data.source_sha256:
-        raise ValueError(f"{data.source} was edited after the data was planned; start the workflow again")
-    return Source("", 1, read=lambda fetch: own_problems(data.source, own_files))
+def _prepare_rows(data: HubData | OwnData, source: Source, out: Path, fetch: Fetch) -> None:
+    tokenizer = _tokenizer(data, fetch)
+    train, validation, excluded = source.read(fetch)
+    if isinstance(data, HubData) and len(validation) != data.validation_rows:
+        raise ValueError(
+            f"data.validation_rows: {data.validation_rows}, but {data.source} has {len(validation)} validation rows; "
+            "set that"
+        )
+    found = matches(((one.id, one.text) for one in train), _questions(source.benchmarks, fetch))
+    removed = isinstance(data, HubData) and data.decontaminate
+    if removed:
+        # Reversed, so that the first match of a problem is the one that is recorded.
+        first = {match.problem: match.case for match in reversed(found)}
+        excluded += [Exclusion(one.id, "in_benchmark", first[one.id]) for one in train if one.id in first]
+        train = [one for one in train if one.id not in first]
+    rows = {"train.jsonl": _rendered(train, tokenizer, data.max_prompt_tokens, excluded)}
+    rows["validation/problems.jsonl"] = [
+        {key: getattr(one, key) for key in ("id", "category", "messages", "reference")} for one in validation
+    ]
+    by_benchmark = Counter(name for name, _ in {(match.benchmark, match.problem) for match in found})
+    counts = {name: by_benchmark[name] for name in source.benchmarks}
+    content = {
+        "data": data.model_dump(mode="json"),
+        "sources": {name: fetch.describe(name) for name in source.files},
+        "excluded": dict(sorted(Counter(one.reason for one in excluded).items())),
+        "contamination": {"rule": RULE, "training_problems": counts, "removed": removed},
+    }
+    with _written(out, rows, content) as folder:
+        for name, kind, listed in (("excluded", Exclusion, excluded), ("contamination", Match, found)):
+            table = pd.DataFrame(listed, columns=kind._fields)
+            table.to_csv(folder / f"{name}.csv", index=False, lineterminator="\n", float_format="%.3f")
+    left_out = ", ".join(f"{count} {reason}" for reason, count in content["excluded"].items()) or "none"
+    summary = "prepared %s: %d prompts, %d validation rows; left out: %s; in a benchmark: %s"
+    logger.info(summary, data.source, len(rows["train.jsonl"]), len(validation), left_out, counts)
 
 
 def _tokenizer(data: HubData | OwnData, fetch: Fetch) -> PreTrainedTokenizerBase:
@@ -171,43 +159,73 @@ def _tokenizer(data: HubData | OwnData, fetch: Fetch) -> PreTrainedTokenizerBase
     return tokenizer
 
 
-def _prompts(
-    problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase, limit: int
-) -> tuple[dict[str, str], list[Exclusion]]:
-    """Return id -> complete prompt, for prompts of at most `limit` tokens; and the problems with longer prompts."""
-    prompts, too_long = {}, []
+def _rendered(
+    problems: Iterable[Problem], tokenizer: PreTrainedTokenizerBase, limit: int, excluded: list[Exclusion]
+) -> list[dict[str, str]]:
+    """Return the training rows whose prompts have at most `limit` tokens; add the others to `excluded`."""
+    rows = []
     for one in problems:
         text = tokenizer.apply_chat_template(one.messages, tokenize=False, add_generation_prompt=True)
         # The template has already put every special token into the text.
         tokens = len(tokenizer(text, add_special_tokens=False)["input_ids"])
         if tokens > limit:
-            too_long.append(Exclusion(one.id, "too_long", str(tokens)))
+            excluded.append(Exclusion(one.id, "too_long", str(tokens)))
         else:
-            prompts[one.id] = text
-    return prompts, too_long
+            rows.append({"id": one.id, "prompt": text, "reference": one.reference})
+    return rows
 
 
-def _questions(benchmarks: Iterable[str], fetch: Fetch) -> list[Text]:
-    """Return the questions of benchmarks, or of single math sets, with which a source is compared."""
+def _questions(benchmarks: Iterable[str], fetch: Fetch) -> list[tuple[str, str, str]]:
+    """Return the questions (benchmark, case, text) of benchmarks or single math sets, to compare a source with."""
     found = []
     for name in benchmarks:
         if name in SETS:
-            found += [Text(name, row["id"], row["problem"]) for row in read_set(name, fetch.dataset(name))]
+            found += [(name, row["id"], row["problem"]) for row in read_set(name, fetch.dataset(name))]
         else:
-            found += [Text(name, case, text) for case, text in definition(name).questions()]
+            found += [(name, case, text) for case, text in definition(name).questions()]
     return found
 
 
-def _write(
-    out: Path,
-    rows: Mapping[str, Sequence[Mapping[str, Any]]],
-    content: Mapping[str, Any],
-    add: Callable[[Path], None] = lambda folder: None,
-) -> None:
+def matches(problems: Iterable[tuple[str, str]], questions: Sequence[tuple[str, str, str]]) -> list[Match]:
+    """Return every match of problems (id, text) and questions (benchmark, case, text), in the order of the problems.
+
+    Two texts are `equal` if their words are, and `similar` if at least half of the 13-word sequences of the text with
+    fewer of them also occur in the other. A text of fewer than 13 words has no such sequence: it can only be equal.
+    """
+    # Inverted indices from texts and from 13-word sequences to questions: a problem is compared only with questions
+    # that share one with it.
+    equal, holders, sizes = defaultdict(list), defaultdict(list), []
+    for index, (_, _, text) in enumerate(questions):
+        tokens, sequences = _sequences(text)
+        sizes.append(len(sequences))
+        equal[tokens].append(index)
+        for sequence in sequences:
+            holders[sequence].append(index)
+    found = []
+    for name, text in problems:
+        tokens, sequences = _sequences(text)
+        same = set(equal.get(tokens, ()))
+        shared = Counter(index for sequence in sequences for index in holders.get(sequence, ()))
+        for index in sorted({*same, *shared}):
+            rule = "equal" if index in same else "similar"
+            share = 1.0 if index in same else shared[index] / min(len(sequences), sizes[index])
+            if share >= SHARE:
+                found.append(Match(name, *questions[index][:2], rule, share))
+    return found
+
+
+def _sequences(text: str) -> tuple[tuple[str, ...], set[tuple[str, ...]]]:
+    """Return the words of a text and the sequences of 13 of them."""
+    tokens = tuple(words(text))
+    return tokens, {tokens[start : start + LENGTH] for start in range(len(tokens) - LENGTH + 1)}
+
+
+@contextmanager
+def _written(out: Path, rows: Mapping[str, Sequence[Mapping[str, Any]]], content: Mapping[str, Any]) -> Iterator[Path]:
     """Write JSON-lines files (name -> rows) into `out` and, last, `manifest.json`; each file atomically.
 
-    content: further entries of the manifest, before the counts of rows and the checksums of all files. add: writes
-    further files into its argument, a directory.
+    The body of the `with` writes further files into the yielded directory. content: further entries of the manifest,
+    before the counts of rows and the checksums of all files.
     """
     out.mkdir(parents=True, exist_ok=True)
     (out / MANIFEST).unlink(missing_ok=True)  # no manifest while files change
@@ -217,20 +235,10 @@ def _write(
             lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in objects)
             (staging / file).parent.mkdir(parents=True, exist_ok=True)
             (staging / file).write_text(lines, encoding="utf-8", newline="\n")
-        add(staging)
+        yield staging
         sums = checksums(staging)
         for file in sums:
             (out / file).parent.mkdir(parents=True, exist_ok=True)
             os.replace(staging / file, out / file)
     counts = {file: len(objects) for file, objects in rows.items()}
     write_manifest(out / MANIFEST, {**content, "rows": counts, "sha256": sums})
-
-
-def _write_lists(folder: Path, excluded: Sequence[Exclusion], found: Sequence[Match]) -> None:
-    matches = [{**vars(match), "share": f"{match.share:.3f}"} for match in found]
-    lists = {
-        "excluded": ([vars(one) for one in excluded], ["id", "reason", "detail"]),
-        "contamination": (matches, ["problem", "benchmark", "case", "rule", "share"]),
-    }
-    for name, (rows, columns) in lists.items():
-        pd.DataFrame(rows, columns=columns).to_csv(folder / f"{name}.csv", index=False, lineterminator="\n")

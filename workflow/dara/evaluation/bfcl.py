@@ -202,7 +202,7 @@ def make_scorer() -> Any:
     Raises:
         RuntimeError: another version of bfcl-eval is installed, or known answers do not get their known scores.
     """
-    from dara.rewards import assistant_turn, evaluation_format
+    from dara.rewards.tool_calling import assistant_turn, evaluation_format
 
     check = SingleTurnChecker()
 

@@ -15,7 +15,7 @@ from dara.evaluation.bfcl import CATEGORIES, GROUPS, NAMED_GROUPS, categories_of
 from dara.evaluation.bfcl_calls import SingleTurnChecker, Tools, decode_calls, decode_output
 from dara.evaluation.isolation import Fork
 from dara.evaluation.records import Case, Metric, Response, plain_metric
-from dara.rewards import assistant_turn, evaluation_format, think_length, think_words
+from dara.rewards.tool_calling import assistant_turn, evaluation_format, think_length, think_words
 
 if TYPE_CHECKING:
     import pandas as pd

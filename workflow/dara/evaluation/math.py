@@ -16,8 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dara.data import math_sets
-from dara.data.public import question
+from dara.data.public import SETS, SETS_VERSION, question, read_set
 from dara.evaluation.records import Case, Metric, Response, plain_metric, read_jsonl
 from dara.registries import BenchmarkDefinition, PublishedCases
 
@@ -67,9 +66,9 @@ def load_cases(cases_dir: Path) -> list[Case]:
     (path,) = case_files(cases_dir)
     rows = read_jsonl(path, ("id", "category", "problem", "answer"))
     for number, row in enumerate(rows, 1):
-        if row["category"] not in math_sets.SETS:
+        if row["category"] not in SETS:
             raise ValueError(
-                f"{path}, row {number}: category {row['category']!r} is no set; they are {', '.join(math_sets.SETS)}"
+                f"{path}, row {number}: category {row['category']!r} is no set; they are {', '.join(SETS)}"
             )
     return [Case(row["id"], row["category"], row, {"answer": row["answer"]}) for row in rows]
 
@@ -87,7 +86,7 @@ def make_scorer() -> Any:
     Raises:
         RuntimeError: another version of math-verify is installed, or known answers do not get their known grades.
     """
-    from dara.rewards import math_correctness, numeric_equal
+    from dara.rewards.math import math_correctness, numeric_equal
 
     verify = _load_math_verify()
 
@@ -189,12 +188,12 @@ def summarise_sets(frame: pd.DataFrame) -> dict[str, Metric]:
     `<metric>/<set>`, and as the unweighted mean over the five sets if all five are there.
     """
     frame = frame.assign(**_accepted_by_one(frame))
-    complete = set(frame["category"]) == set(math_sets.SETS)
+    complete = set(frame["category"]) == set(SETS)
     metrics = {}
     for metric, column in [*METRICS.items(), *((name, name) for name in LONE)]:
         if complete:
             metrics[metric] = _macro(plain_metric(frame, column))
-        for name in math_sets.SETS:
+        for name in SETS:
             if (frame["category"] == name).any():
                 metrics[f"{metric}/{name}"] = plain_metric(frame[frame["category"] == name], column)
     return metrics
@@ -216,9 +215,8 @@ def _macro(metric: Metric) -> Metric:
 
 def published_cases(fetch: Fetch) -> PublishedCases:
     """Return the problems of the five sets, rows {"id", "category", "problem", "answer"}."""
-    sets = math_sets.SETS
-    rows = [row for name in sets for row in math_sets.read_set(name, fetch.dataset(name))]
-    sources = {name: fetch.describe(name) for name in sets}
+    rows = [row for name in SETS for row in read_set(name, fetch.dataset(name))]
+    sources = {name: fetch.describe(name) for name in SETS}
     return PublishedCases(count=len(rows), content={"sources": sources}, rows={"problems.jsonl": rows})
 
 
@@ -245,9 +243,9 @@ MATH_FIVE = replace(
     name="math_five",
     kind="published",
     load_cases=load_cases,
-    data_files=tuple(math_sets.SETS),
+    data_files=tuple(SETS),
     publish=published_cases,
-    versions=lambda: {"math_sets": math_sets.VERSION},
+    versions=lambda: {"math_sets": SETS_VERSION},
     one_stream=False,
     summarise=summarise_sets,
     paper={
@@ -257,7 +255,7 @@ MATH_FIVE = replace(
         "max_context": 34816,  # room for the longest response behind a prompt of 2,048 tokens
         "length_limit": 4000,
     },
-    parts=tuple(math_sets.SETS),
+    parts=tuple(SETS),
     # 2: the second chance reads LaTeX's spaces and powers; a truncated response can be right
     scorer_version=2,
 )

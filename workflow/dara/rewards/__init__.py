@@ -15,28 +15,9 @@ from numbers import Real
 from pathlib import Path
 
 from dara.places import REWARD, load_function
-from dara.rewards.length import response_length, think_length, think_words
-from dara.rewards.math import math_correctness, numeric_equal
+from dara.rewards.math import math_correctness, response_length
 from dara.rewards.reward import INPUTS, Reward, check_limit, check_reference
-from dara.rewards.tool_calling import assistant_turn, evaluation_format, tool_correctness, tool_format
-
-__all__ = [
-    "REWARDS",
-    "Reward",
-    "assistant_turn",
-    "check_params",
-    "evaluation_format",
-    "load_rewards",
-    "math_correctness",
-    "numeric_equal",
-    "response_length",
-    "reward_ranges",
-    "score",
-    "think_length",
-    "think_words",
-    "tool_correctness",
-    "tool_format",
-]
+from dara.rewards.tool_calling import assistant_turn, think_length, tool_correctness, tool_format
 
 REWARDS: dict[str, dict[str, Reward]] = {
     "tool_calling": {
@@ -106,13 +87,14 @@ def score(
     No model text makes a built-in reward raise. ValueError for an unknown task, reward or parameter, a malformed
     reference, and an own reward outside its range.
     """
-    rewards = _select(task, names)
+    check_names(task, names)
     check_params(task, params)
     check_reference(reference)
     text = assistant_turn(response) if task == "tool_calling" else response
     given = {"response": text, "reference": reference, "n_tokens": n_tokens}
     values = []
-    for name, reward in zip(names, rewards, strict=True):
+    for name in names:
+        reward = REWARDS[task][name]
         value = reward.function(*(given[key] for key in reward.inputs), **params.get(name, {}))
         if reward.own and isinstance(value, Real) and not isnan(value):
             if not reward.minimum <= value <= reward.maximum:
@@ -127,12 +109,8 @@ def score(
 
 def reward_ranges(task: str, names: Sequence[str]) -> list[tuple[float, float]]:
     """Return (minimum, maximum) of each of `names`, in their order; raise ValueError for an unknown task or reward."""
-    return [(reward.minimum, reward.maximum) for reward in _select(task, names)]
-
-
-def _select(task: str, names: Sequence[str]) -> list[Reward]:
     check_names(task, names)
-    return [REWARDS[task][name] for name in names]
+    return [(REWARDS[task][name].minimum, REWARDS[task][name].maximum) for name in names]
 
 
 def check_names(task: str, names: Sequence[str], own: Collection[str] = ()) -> None:

@@ -1,4 +1,4 @@
-r"""Math reward: compares the last boxed answer with the reference, after the string normalisation of MATH.
+r"""Math rewards: the last boxed answer against the reference, after the string normalisation of MATH; the length.
 
 The rules are those of Hendrycks et al., "Measuring Mathematical Problem Solving With the MATH Dataset" (2021), in
 the order in which their code applies them, which matters: `\text{ ` marks a unit only before spaces are removed.
@@ -7,9 +7,10 @@ the order in which their code applies them, which matters: `\text{ ` marks a uni
 from __future__ import annotations
 
 import math
+import operator
 import re
 
-from dara.rewards.reward import check_reference
+from dara.rewards.reward import check_limit, check_reference
 
 R1_MARKER = "<\uff5cAssistant\uff5c>"  # full-width bars: R1 models' own turn marker
 
@@ -85,32 +86,22 @@ def normalise(answer: str) -> str:
     """
     for old, new in _BEFORE_UNITS:
         answer = answer.replace(old, new)
-    answer = _without_unit(answer)
+    # The data set writes `\text{ ` before units only.
+    value, _, unit = answer.partition("\\text{ ")
+    if "\\text{ " in unit:
+        raise ValueError(f"more than one unit in {answer!r:.80}")
     for old, new in _AFTER_UNITS:
-        answer = answer.replace(old, new)
-    if answer.startswith("."):
-        answer = "0" + answer
-    answer = _without_left_side(answer)
+        value = value.replace(old, new)
+    if value.startswith("."):
+        value = "0" + value
+    left, _, right = value.partition("=")
+    answer = right if value.count("=") == 1 and len(left) <= 2 else value  # `k = 5` becomes ` 5`
     answer = _with_braced_roots(answer).replace(" ", "")
     answer = _with_braced_fractions(answer)
     if answer == "0.5":
         return r"\frac{1}{2}"
     ratio = _INTEGER_RATIO.fullmatch(answer)
     return rf"\frac{{{ratio[1]}}}{{{ratio[2]}}}" if ratio else answer
-
-
-def _without_unit(answer: str) -> str:
-    r"""Cut the text at `\text{ `, which the data set writes before units only; raise ValueError if there are two."""
-    value, _, unit = answer.partition("\\text{ ")
-    if "\\text{ " in unit:
-        raise ValueError(f"more than one unit in {answer!r:.80}")
-    return value
-
-
-def _without_left_side(answer: str) -> str:
-    """Remove a left side of at most two characters before a single equals sign: `k = 5` becomes ` 5`."""
-    left, _, right = answer.partition("=")
-    return right if answer.count("=") == 1 and len(left) <= 2 else answer
 
 
 def _with_braced_roots(answer: str) -> str:
@@ -151,12 +142,8 @@ def numeric_equal(response: str, reference: str) -> bool:
     not a text or is blank.
     """
     check_reference(reference)
-    answer = None
-    for box in _SHALLOW_BOX.finditer(response.rpartition(R1_MARKER)[2]):
-        answer = box[1]
-    if answer is None:
-        return False
-    value = _plain_number(answer)
+    boxes = _SHALLOW_BOX.findall(response.rpartition(R1_MARKER)[2])
+    value = _plain_number(boxes[-1]) if boxes else None
     return value is not None and value == _plain_number(reference)
 
 
@@ -172,3 +159,19 @@ def _plain_number(text: str) -> float | None:
         return None
     value = float(text)
     return value if math.isfinite(value) else None
+
+
+def response_length(n_tokens: int, limit: float = 4000) -> float:
+    """Return 1 if the response has at most `limit` tokens, else 0.
+
+    n_tokens: the trainer's count of valid response tokens, the end token included. Raises ValueError unless the count
+    is an integer >= 0 and `limit` a number >= 0.
+    """
+    check_limit(limit)
+    try:
+        count = operator.index(n_tokens)  # also NumPy's and torch's integers
+    except TypeError as error:
+        raise ValueError(f"n_tokens must be an integer >= 0, got {n_tokens!r}") from error
+    if count < 0:
+        raise ValueError(f"n_tokens must be an integer >= 0, got {n_tokens!r}")
+    return float(count <= limit)

@@ -6,7 +6,7 @@ Model text is never checked: every text has a reward.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
@@ -31,16 +31,13 @@ class Reward:
     @cached_property
     def inputs(self) -> tuple[str, ...]:
         """Return the inputs of the function, in its order."""
-        return tuple(name for name, one in self._signature.items() if one.default is one.empty)
+        signature = inspect.signature(self.function).parameters
+        return tuple(name for name, one in signature.items() if one.default is one.empty)
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
         """Return the parameters that a configuration may set."""
-        return tuple(name for name in self._signature if name not in self.inputs)
-
-    @cached_property
-    def _signature(self) -> Mapping[str, inspect.Parameter]:
-        return inspect.signature(self.function).parameters
+        return tuple(name for name in inspect.signature(self.function).parameters if name not in self.inputs)
 
 
 def check_reference(reference: object) -> None:

@@ -1,4 +1,4 @@
-"""Tool-calling rewards: format {0, 1} and correctness [-3, 3], as in ToolRL's rlla scorer with its switches off.
+"""Tool-calling rewards: format {0, 1}, correctness [-3, 3], as in ToolRL's rlla scorer with its switches off; length.
 
 Plain string searches replace the lazy regular expressions of the original: the time is linear in the text, for any
 model output.
@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from dara.rewards.reward import check_reference
+from dara.rewards.reward import check_limit, check_reference
 
 LOWEST, HIGHEST = -3.0, 3.0
 CALL_FORM = '{"name": "...", "parameters": {...}}'
@@ -55,27 +55,23 @@ def evaluation_format(outputs: list[str]) -> float:
 
 
 def _has_structure(text: str, call: bool, response: bool) -> bool:
-    """Return whether the pieces are there in order, from start to end, and each of the block tags once."""
-    tags = ["<tool_call>", "</tool_call>"] * call + ["<response>", "</response>"] * response
-    return _in_order(text, STRUCTURES[call, response]) and all(text.count(tag) == 1 for tag in tags)
-
-
-def _in_order(text: str, pieces: tuple[str, ...]) -> bool:
-    """Return whether the text starts with the first piece, ends with the last, and has the others in order between.
+    """Return whether the text consists of the pieces in order, with anything between them, and each block tag once.
 
     This is equivalent to an anchored, lazy regular expression: taking each piece at its first position leaves the most
     room for the rest.
     """
-    end = len(text) - text.endswith("\n")  # the end anchor of the original accepts one final newline
-    if not text.startswith(pieces[0]):
+    tags = ["<tool_call>", "</tool_call>"] * call + ["<response>", "</response>"] * response
+    first, *between, last = STRUCTURES[call, response]
+    if not text.startswith(first) or any(text.count(tag) != 1 for tag in tags):
         return False
-    position = len(pieces[0])
-    for piece in pieces[1:-1]:
+    end = len(text) - text.endswith("\n")  # the end anchor of the original accepts one final newline
+    position = len(first)
+    for piece in between:
         found = text.find(piece, position, end)
         if found < 0:
             return False
         position = found + len(piece)
-    return text.endswith(pieces[-1], position, end)
+    return text.endswith(last, position, end)
 
 
 def tool_correctness(response: str, reference: str) -> float:
@@ -115,19 +111,15 @@ def _agreement(expected: list[dict], predicted: list[Any]) -> float:
         for index, name in enumerate(names):
             if index in used or name != call["name"]:
                 continue
-            match = _parameter_match(call["parameters"], predicted[index]["parameters"])
+            want, have = call["parameters"], predicted[index]["parameters"]
+            match = _similarity(list(want), list(have.keys()))
+            match += sum(1.0 for key, value in want.items() if key in have and have[key] == value)
             if match > best:
                 best, best_index = match, index
         if best_index is not None:
             used.add(best_index)
             score += best
     return (HIGHEST - LOWEST) * score / maximum + LOWEST
-
-
-def _parameter_match(expected: dict[str, Any], predicted: dict[str, Any]) -> float:
-    """Return the similarity of the keys plus the number of expected keys whose value is present and equal."""
-    keys = _similarity(list(expected), list(predicted.keys()))
-    return keys + sum(1.0 for key, value in expected.items() if key in predicted and predicted[key] == value)
 
 
 def _similarity(expected: list[str], predicted: list[Any]) -> float:
@@ -180,3 +172,24 @@ def _integer(digits: str) -> int:
 
 
 _decode = json.JSONDecoder(parse_int=_integer).decode
+
+
+def think_words(response: str) -> int | None:
+    """Return the number of words after the last `<think>` up to the next `</think>`; None if a tag is missing.
+
+    Words are separated by whitespace. As in the original, `</think>` may be anywhere: if none follows `<think>`, the
+    words up to the end of the text count.
+    """
+    if "<think>" not in response or "</think>" not in response:
+        return None
+    return len(response.rpartition("<think>")[2].partition("</think>")[0].split())
+
+
+def think_length(response: str, limit: float = 16) -> float:
+    """Return 1 if the think block has at most `limit` words, else 0; an empty block has 0 words.
+
+    response: the assistant turn (`assistant_turn`). Raises ValueError unless `limit` is a number >= 0.
+    """
+    check_limit(limit)
+    words = think_words(response)
+    return float(words is not None and words <= limit)

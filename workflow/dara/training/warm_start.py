@@ -20,7 +20,8 @@ import transformers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from dara.config import Architecture, DataSpec, WarmStart
-from dara.data.generated import demonstration_parameters, draw, generator_of, held_out_problems
+from dara.data import source_of
+from dara.data.generated import demonstration_parameters, draw, held_out
 from dara.files import read_json
 from dara.libraries import one_thread, quiet
 from dara.runs import model_id
@@ -101,13 +102,13 @@ def build_model(architecture: Architecture, tokenizer: PreTrainedTokenizerFast, 
 
 def demonstration_batches(spec: ModelSpec, tokenizer: PreTrainedTokenizerFast) -> Iterator[list[Pair]]:
     """Yield batches of tokenized demonstrations without end, in the order drawn; none of a held-out problem."""
-    task, recipe = generator_of(spec.data), spec.warm_start
+    task, recipe = source_of(spec.data).generator, spec.warm_start
     parameters = demonstration_parameters(spec.data.source, recipe.demonstrations)
-    excluded = held_out_problems(spec.data)
+    excluded = held_out(spec.data)
     rng = random.Random(f"{spec.data.source}/{spec.data.version}/demonstrations/{recipe.seed}")
     while True:
         examples = [draw(spec.data, rng, excluded) for _ in range(recipe.batch_size)]
-        prompts = tokenizer([task.prompt(one) for one in examples])["input_ids"]
+        prompts = tokenizer([one.prompt for one in examples])["input_ids"]
         answers = tokenizer([task.demonstration(rng, one, **parameters) for one in examples])["input_ids"]
         yield [(p, [*a, tokenizer.eos_token_id]) for p, a in zip(prompts, answers, strict=True)]
 

@@ -1,5 +1,6 @@
-"""A user's own reward from a file: what it is called with, its range and parameters, its place in a run's identity."""
+"""The table of rewards, gold answers of the real data sets, and a user's own reward from a file."""
 
+import re
 import shutil
 import textwrap
 
@@ -9,10 +10,139 @@ from dara import rewards
 from dara.loading import ConfigurationError, load_preset
 from dara.preflight import check_method_parameters
 from dara.rewards import REWARDS, load_rewards, reward_ranges, score
+from dara.rewards.math import math_correctness, numeric_equal
+from dara.rewards.tool_calling import tool_correctness, tool_format
 from dara.runs import check_source, plan_runs
 from dara.training.openrlhf.launch import REWARD_FILE, write_reward_file
 from dara.training.step import run_method, score_sample
 from project import ROOT
+
+REFERENCE = '<think> x </think>\n<tool_call>\n{"name": "f", "parameters": {"a": 1}}\n</tool_call>'
+ANSWER = '<think>a b c</think>\n<tool_call>\n{"name": "f", "parameters": {"a": 1}}\n</tool_call>'
+
+
+def tool(names, response=ANSWER, **changes):
+    given = {"response": response, "reference": REFERENCE, "n_tokens": 9, "params": {}, **changes}
+    return score("tool_calling", names, **given)
+
+
+def math(names, response=r"\boxed{42}", **changes):
+    return score("math", names, **{"response": response, "reference": "42", "n_tokens": 24, "params": {}, **changes})
+
+
+# ---- the table ----
+
+
+def test_scores_are_in_the_order_of_the_names():
+    assert tool(("correctness", "format", "length")) == [3.0, 1.0, 1.0]
+    broken = ANSWER.replace("</think>\n", "</think>")
+    assert tool(("format", "correctness"), broken) == [0.0, 3.0]
+    assert tool(("correctness", "format"), broken) == [3.0, 0.0]
+    assert math(("length", "correctness"), params={"length": {"limit": 23}}) == [0.0, 1.0]
+    assert math(["correctness"], "") == [0.0]
+
+
+def test_the_assistant_turn_is_taken_once_for_tools_and_not_for_math():
+    wrapped = f"<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n{ANSWER}<|im_end|>\n"
+    assert tool_format(wrapped, REFERENCE) == 0.0
+    assert tool(("correctness", "format"), wrapped) == [3.0, 1.0]
+    assert tool_correctness(wrapped, REFERENCE) == 3.0
+    assert math(["correctness"], r"\boxed{42}<|im_end|>\boxed{41}") == [0.0]
+
+
+def test_parameters_have_the_defaults_of_the_paper():
+    sixteen = ANSWER.replace("a b c", "w " * 16)
+    assert tool(["length"], sixteen) == [1.0]
+    assert tool(["length"], sixteen.replace("w w", "w w w", 1)) == [0.0]
+    assert tool(["length"], params={"length": {"limit": 2}}) == [0.0]
+    assert tool(["format"], params={"length": {"limit": 2}}) == [1.0]  # a parameter of a reward that is not selected
+    assert [math(["length"], n_tokens=n) for n in (4000, 4001)] == [[1.0], [0.0]]
+
+
+def test_ranges():
+    assert {task: list(found) for task, found in REWARDS.items()} == {
+        "tool_calling": ["correctness", "format", "length"],
+        "math": ["correctness", "length"],
+    }
+    assert reward_ranges("tool_calling", ("format", "correctness", "length")) == [(0, 1), (-3, 3), (0, 1)]
+    assert reward_ranges("math", ("correctness", "length")) == [(0, 1), (0, 1)]
+    with pytest.raises(ValueError, match="unknown reward 'size'"):
+        reward_ranges("tool_calling", ["size"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"task": "maths"}, "unknown task 'maths': the tasks are tool_calling, math"),
+        ({"names": ["format", "size"]}, "unknown reward 'size' of task tool_calling: .* correctness, format, length"),
+        ({"params": {"size": {}}}, "unknown reward 'size' of task tool_calling: .* correctness, format, length"),
+        ({"params": {"length": {"max": 3}}}, "unknown parameter 'max' of reward length .* its parameters are limit"),
+        ({"params": {"format": {"limit": 3}}}, "unknown parameter 'limit' of reward format .* its parameters are none"),
+        ({"params": {"length": {"limit": -3}}}, "limit of a length reward must be a number >= 0, got -3"),
+        ({"reference": None}, "reference must be a string, got NoneType"),
+        ({"reference": "<tool_call>{</tool_call>"}, "reference: line 1 of its <tool_call> is not JSON"),
+        ({"task": "math", "names": ["length"], "n_tokens": None}, "n_tokens must be an integer"),
+    ],
+)
+def test_errors_name_the_right_ones(changes, words):
+    valid = {"task": "tool_calling", "names": ["correctness", "format", "length"], "response": ANSWER}
+    call = {**valid, "reference": REFERENCE, "n_tokens": 9, "params": {}, **changes}
+    with pytest.raises(ValueError, match=words):
+        score(call.pop("task"), call.pop("names"), **call)
+    assert tool(("correctness", "format", "length"), n_tokens=None) == [3.0, 1.0, 1.0]  # needed only where it counts
+
+
+# ---- gold answers of the real data sets ----
+
+
+def test_toolrl_gold_answers_are_perfect_alone_and_inside_a_conversation(real_rows):
+    rows = real_rows("toolrl_rlla_4k_val80.jsonl")
+    calls = 0
+    for row in rows:
+        gold = row["reward_model"]["ground_truth"]
+        turns = [f"<|im_start|>{turn['role']}\n{turn['content']}<|im_end|>\n" for turn in row["prompt"]]
+        calls += "<tool_call>" in gold
+        for text in (gold, "".join(turns) + f"<|im_start|>assistant\n{gold}<|im_end|>\n"):
+            expected = [3.0 if "<tool_call>" in gold else 0.0, 1.0]
+            assert tool(("correctness", "format"), text, reference=gold) == expected
+    assert (len(rows), calls) == (80, 71)
+
+
+def test_toolrl_demonstrations_that_name_the_tag_in_their_thoughts_are_refused_as_references(real_rows):
+    accepted, refused = [], []
+    for row in real_rows("toolrl_rlla_sft400.jsonl"):
+        gold = row["output"]
+        try:
+            accepted += tool(["correctness"], gold, reference=gold)
+        except ValueError as error:
+            refused.append(str(error))
+            assert gold.count("<tool_call>") == 2
+        else:
+            assert tool_format(gold, gold) == 1.0
+    assert (len(refused), accepted.count(3.0), accepted.count(0.0)) == (17, 329, 54)
+    assert all(re.search("is not JSON|without a </tool_call>", message) for message in refused)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "numbers"),
+    [
+        ("math500.jsonl", 500, 338),
+        ("aime24.jsonl", 30, 30),
+        ("amc.jsonl", 83, 83),
+        ("minerva.jsonl", 272, 180),
+        ("deepscaler_200.jsonl", 200, 122),
+    ],
+)
+def test_gold_answers_equal_themselves(name, count, numbers, real_rows):
+    answers = [row["answer"] for row in real_rows(name)]
+    boxed = [(f"So it is $\\boxed{{{answer}}}$.", answer) for answer in answers]
+    assert len(answers) == count
+    assert all(math_correctness(*pair) == 1.0 for pair in boxed)
+    assert sum(numeric_equal(*pair) for pair in boxed) == numbers
+    assert not any(math_correctness("\\boxed{-987654321}", answer) for answer in answers)
+
+
+# ---- a user's own ----
 
 FILE = """
     RANGES = {"signed": (-1.0, 1.0)}
