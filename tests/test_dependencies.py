@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dara.outputs import PACKAGE as CODE
 from dara.outputs import code_digest, code_files
-from project import snakemake
+from project import planned, snakemake
 from test_workflow import copy_repository
 
 PACKAGE = {
@@ -71,26 +72,59 @@ def test_a_digest_is_another_one_after_an_edit_but_for_comments_and_layout(tmp_p
 
 DRAWN = ("tables", "figures", "side_by_side")
 PUBLISHED = ("published_tables", "published_figures")
-SUMMARIES = ("tool_summary", "math_summary")
-SCORES = ("final_scores", "math_final_scores", "tool_rates", "math_rates", "score_intervals", "math_score_intervals")
-SCORES += ("tool_step60", "tool_step100", "math_step50")
+HYPERPARAMETERS = {"tool_hyperparameters", "math_hyperparameters"}
+SCORES = {"final_scores", "math_final_scores", "tool_rates", "math_rates", "score_intervals", "math_score_intervals"}
+SCORES |= {"tool_step60", "tool_step100", "math_step50"}
+BESIDE = {"tool_summary", "math_summary", "tool_step100", "math_step50"}
+CROSSING = {"crossing", "math_crossing"}
+ALL = None
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("analysis/crossing.py", dict.fromkeys(("frames", *DRAWN, *PUBLISHED, "html_report"))),
+        ("analysis/tables/side_by_side.py", {"side_by_side": BESIDE}),
+        ("analysis/figures/style.py", {"figures": ALL, "published_figures": ALL}),
+        ("report/template.html.jinja", {"html_report": ALL}),
+        (
+            "analysis/view_published.py",
+            {"tables": HYPERPARAMETERS | SCORES, **dict.fromkeys(("side_by_side", *PUBLISHED, "html_report"))},
+        ),
+        *((f"{name}.py", {}) for name in ("training/trl", "evaluation/generate")),
+    ],
+)
+def test_a_file_is_code_of_what_it_decides_alone(file, expected):
+    """expected: rule or kind of output -> the outputs, or ALL of them."""
+    plan, made = planned("smoke"), {}
+    for rule, function in (("frames", "frames"), ("html_report", "report")):
+        made[rule] = {rule: [f"dara.commands.results:{function}"]}
+    for prefix, outputs in (("", plan.outputs), ("published_", plan.published)):
+        for drawing in outputs.drawings():
+            targets = [f"dara.drawing:{prefix}{drawing.function}", drawing.path]
+            made.setdefault(prefix + drawing.kind, {}).update(dict.fromkeys(drawing.command.split()[1:], targets))
+    for kind, outputs in made.items():
+        found = {name for name, targets in outputs.items() if CODE / file in code_files(*targets)}
+        wanted = expected.get(kind, set())
+        assert found == (outputs.keys() if wanted is ALL else wanted), kind
+
+
+EDITED = ("\nfrom dara", "\nEDITED = 1\nfrom dara")
 COMMENTED = [f"analysis/{name}.py" for name in ("crossing", "tables/rows", "figures/style", "view_published")]
 COMMENTED += [f"{name}.py" for name in ("report/page", "plan", "training/trl", "evaluation/generate", "rewards/math")]
 EDITS = {
     "a comment": [(name, "from __future__", "# why\nfrom __future__") for name in COMMENTED],
     "a statistic": [("analysis/crossing.py", "WINDOW = 10", "WINDOW = 5")],
-    "a helper of tables": [("analysis/tables/side_by_side.py", "\nfrom dara", "\nEDITED = 1\nfrom dara")],
-    "a helper of figures": [("analysis/figures/style.py", "PAGE_WIDTH = 7.0", "PAGE_WIDTH = 6.0")],
-    "a figure": [("analysis/figures/learning_curves.py", "\nfrom dara", "\nEDITED = 1\nfrom dara")],
-    "the report's page": [("report/template.html.jinja", "<body", "<body class='edited'")],
-    "a view": [("analysis/view_published.py", "\nfrom dara", "\nEDITED = 1\nfrom dara")],
+    "a figure and a table": [
+        (f"analysis/{name}.py", *EDITED) for name in ("figures/crossing_strip", "tables/side_by_side")
+    ],
 }
 """Name -> (file of the package, text in it, what it becomes)."""
 SHELL = re.compile(r'^( +)shell:\n(?:\1    "[^\n]*\n)+', re.M)
 JOB = re.compile(r"^(?:local)?rule (\w+):\n(?:    input: .*\n)?    output: (.*)$", re.M)
 
 
-def planned(clone: Path, *options: str) -> dict[str, set[str]]:
+def planned_jobs(clone: Path, *options: str) -> dict[str, set[str]]:
     """The jobs that Snakemake runs, by rule (of what is drawn by its kind), each by the names of what it makes."""
     preset = ("--cores", "2", "--configfile", "config/presets/smoke.yaml")
     done = snakemake(clone, *preset, *options, "--", "all", "html", "published")
@@ -109,7 +143,7 @@ def built(tmp_path_factory) -> tuple[Path, dict[str, set[str]]]:
     for rules in (clone / "workflow/rules").glob("*.smk"):
         text = SHELL.sub('\\1shell:\n\\1    "touch {output}"\n', rules.read_text())
         rules.write_text(text.replace("check_settings(PLAN, workflow)", "pass"))  # which imports torch
-    return clone, planned(clone)
+    return clone, planned_jobs(clone)
 
 
 def after(built: Path, clone: Path, edits: list[tuple[str, str, str]]) -> dict[str, set[str]]:
@@ -120,7 +154,7 @@ def after(built: Path, clone: Path, edits: list[tuple[str, str, str]]) -> dict[s
         text = path.read_text()
         assert old in text, f"{name} has no {old!r}"
         path.write_text(text.replace(old, new, 1))
-    return planned(clone, "-n")
+    return planned_jobs(clone, "-n")
 
 
 @pytest.mark.slow
@@ -130,23 +164,14 @@ def test_what_edited_code_makes_is_planned_again_and_nothing_else(built, tmp_pat
     with ThreadPoolExecutor(2) as pool:
         started = {name: pool.submit(after, clone, tmp_path / name, edits) for name, edits in EDITS.items()}
         found = {name: job.result() for name, job in started.items()}
-
-    def all_of(*rules: str) -> dict[str, set[str]]:
-        return {rule: made[rule] for rule in rules}
-
-    report = all_of("html_report")
+    everything = ("frames", *DRAWN, *PUBLISHED, "html_report")
     assert found == {
         "a comment": {},
-        "a statistic": all_of("frames", *DRAWN, *PUBLISHED, "html_report"),
-        "a helper of tables": {
-            "side_by_side": {f"{name}_side_by_side" for name in (*SUMMARIES, "tool_step100", "math_step50")},
-            **report,
-        },
-        "a helper of figures": all_of("figures", "published_figures", "html_report"),
-        "a figure": {"figures": {"learning", "math_learning"}, "published_figures": {"learning"}, **report},
-        "the report's page": report,
-        "a view": {
-            "tables": {"tool_hyperparameters", "math_hyperparameters", *SCORES},
-            **all_of("side_by_side", *PUBLISHED, "html_report"),
+        "a statistic": {rule: made[rule] for rule in everything},
+        "a figure and a table": {
+            "figures": CROSSING,
+            "published_figures": {*CROSSING, "group_size_crossing"},
+            "side_by_side": {f"{name}_side_by_side" for name in BESIDE},
+            "html_report": made["html_report"],
         },
     }
