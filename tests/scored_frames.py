@@ -90,3 +90,10 @@ def _experiments() -> dict[str, Experiment]:
 def build(output: str, view: View) -> Table:
     """The table of this file name, or of this name, of made-up runs."""
     return build_table(output if output in TABLES else entry(output), view)
+
+
+def cell(table: Table, column: str, **equal: str) -> Any:
+    """The cell of a column in the one row that has these values."""
+    rows = table.frame[(table.frame[list(equal)] == pd.Series(equal)).all(axis=1)]
+    assert len(rows) == 1, equal
+    return rows[column].iloc[0]

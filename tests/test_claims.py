@@ -10,8 +10,7 @@ import pytest
 from dara.analysis.compare import Difference, compared_pairs
 from dara.analysis.frames import rows_to_frame
 from dara.analysis.intervals import LEVEL, t_interval
-from dara.analysis.paper_numbers import read_published
-from dara.analysis.view_published import PublishedView
+from dara.analysis.view_published import PublishedView, read_published
 from dara.analysis.view_runs import RunsView
 from dara.config import Experiment, MethodEntry
 from dara.loading import load_published, read_methods

@@ -12,8 +12,7 @@ from matplotlib.colors import to_hex
 
 from dara.analysis.figures import densities, draw_figure
 from dara.analysis.figures import energies as energy_figures
-from dara.analysis.paper_numbers import read_published
-from dara.analysis.view_published import PublishedView
+from dara.analysis.view_published import PublishedView, read_published
 from dara.analysis.view_runs import RunsView
 from dara.config import Experiment
 from project import ROOT

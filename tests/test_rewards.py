@@ -13,7 +13,8 @@ from dara.rewards import REWARDS, load_rewards, reward_ranges, score
 from dara.rewards.math import math_correctness, numeric_equal
 from dara.rewards.tool_calling import tool_correctness, tool_format
 from dara.runs import check_source, plan_runs
-from dara.training.openrlhf.launch import REWARD_FILE, write_reward_file
+from dara.training.openrlhf.command import REWARD_FILE
+from dara.training.openrlhf.launch import write_reward_file
 from dara.training.step import run_method, score_sample
 from project import ROOT
 

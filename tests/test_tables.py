@@ -1,41 +1,68 @@
-"""Tables of crossings and runs: numbers against values computed by hand, and tables as files."""
+"""Tables of crossings, runs, settings and both sources: values computed by hand, published ones, and tables as files."""
 
 from __future__ import annotations
 
-import io
 import math
+import re
 
 import pandas as pd
 import pytest
 
 from dara.analysis.crossing import CrossingEvent, times_of
 from dara.analysis.frames import rows_to_frame
-from dara.analysis.paper_numbers import read_published
-from dara.analysis.tables import comparisons, render_table
-from dara.analysis.view_published import PublishedView
-from dara.config import MethodEntry
-from dara.loading import load_published, read_methods
+from dara.analysis.tables import Table, build_table, crossings, render, render_table
+from dara.analysis.tables.render import escape_latex, latex, markdown, number, signed, text_width, with_interval
+from dara.analysis.view_published import PublishedView, read_published
+from dara.analysis.view_runs import RunsView
+from dara.loading import load_preset, load_published, read_methods
 from project import ROOT
-from scored_frames import build
+from scored_frames import build, cell, entry
 from synthetic import METHODS, experiment, simulate, view
 
+SMALL, QWEN3, R1 = "Qwen2.5-1.5B-Instruct", "Qwen3-4B-Instruct-2507", "DeepSeek-R1-Distill-Qwen-7B"
 PAIR = ("gdpo", "dara_sym")
 NAMES = ("comparisons", "crossings", "final_scores", "runs")
 TINY = {"task": "tool_calling", "model": "tiny", "group_size": 4}
-STATE = {"experiment": "tool_main", "repeat": 0, "engine": "trl"}
+
+
+@pytest.fixture(scope="module")
+def paper() -> dict[str, PublishedView]:
+    """The experiments of config/published.yaml."""
+    rows, methods = read_published(ROOT / "results/published/data"), read_methods(ROOT)
+    return {name: PublishedView(rows, asked, methods) for name, asked in load_published(ROOT).items()}
+
+
+def ours(task: str = "tool_calling", frames: dict | None = None) -> RunsView:
+    return view(frames or simulate(task), experiment(task))
 
 
 def asked(methods=PAIR):
     return experiment(methods=methods).model_copy(update={"thresholds": {"format": (0.8,)}})
 
 
-def score(step: int, value: float) -> dict:
-    row = {"step": step, "benchmark": "laptop_tools", "metric": "average_accuracy", "value": value}
-    return row | {"low": None, "high": None, "n_questions": 50}
+def made_frames(runs: dict[tuple[str, int], dict | None], *scores: dict) -> dict[str, pd.DataFrame]:
+    """Runs by method and seed, each with its crossing of 0.8 (None: the run is missing), and scores."""
+    rows = {name: [] for name in ("runs", "crossings", "training_curves", "energies")}
+    for (method, seed), crossing in runs.items():
+        key = TINY | {"run_id": f"{method}-{seed}", "method": method, "seed": seed}
+        state = {"steps": 0, "outcome": "missing", "origin": "missing"}
+        if crossing:
+            state = {"steps": 80, "outcome": "completed", "origin": "trained"}
+            rows["crossings"].append(key | {"reward": "format", "threshold": 0.8, "budget": 80} | crossing)
+            for step in range(1, 81):
+                curve = {"step": step, "metric": "reward/format/mean", "value": 1.0 if step == 80 else 0.5}
+                rows["training_curves"].append(key | curve)
+        rows["runs"].append(key | state | {"experiment": "tool_main", "repeat": 0, "engine": "trl"})
+    shared = {"benchmark": "laptop_tools", "metric": "average_accuracy", "n_questions": 50}
+    rows["checkpoint_scores"] = [
+        TINY | {"run_id": f"{one['method']}-{one.get('seed', 'tiny')}"} | shared | one for one in scores
+    ]
+    return {name: rows_to_frame(found, name) for name, found in rows.items()}
 
 
 def small_frames() -> dict[str, pd.DataFrame]:
     """Two methods, seeds 1 to 3: GDPO crosses at 30, 40 and never; DARA-Sym at 20, pending since 75, missing."""
+    names = ("first_step", "stable_step", "status", "pending_step")
     steps = {
         ("gdpo", 1): (25, 30, "reached", None),
         ("gdpo", 2): (33, 40, "reached", None),
@@ -43,37 +70,22 @@ def small_frames() -> dict[str, pd.DataFrame]:
         ("dara_sym", 1): (15, 20, "reached", None),
         ("dara_sym", 2): (70, None, "pending", 75),
     }
-    accuracy = {("gdpo", 1): 0.5, ("gdpo", 2): 0.6, ("gdpo", 3): 0.7, ("dara_sym", 1): 0.9, ("dara_sym", 2): 0.9}
-    rows = {name: [] for name in ("runs", "crossings", "checkpoint_scores", "training_curves", "energies")}
-    for method, seed in [(method, seed) for method in PAIR for seed in (1, 2, 3)]:
-        key = TINY | {"run_id": f"{method}-{seed}", "method": method, "seed": seed}
-        if (method, seed) not in steps:
-            rows["runs"].append(key | STATE | {"steps": 0, "outcome": "missing", "origin": "missing"})
-            continue
-        rows["runs"].append(key | STATE | {"steps": 80, "outcome": "completed", "origin": "trained"})
-        first, stable, status, pending = steps[method, seed]
-        crossing = {"reward": "format", "threshold": 0.8, "first_step": first, "stable_step": stable}
-        rows["crossings"].append(key | crossing | {"status": status, "pending_step": pending, "budget": 80})
-        rows["checkpoint_scores"] += [key | score(80, accuracy[method, seed]), key | score(10, 0.1)]
-        for step in range(1, 81):
-            curve = {"step": step, "metric": "reward/format/mean", "value": 1.0 if step == 80 else 0.5}
-            rows["training_curves"].append(key | curve)
-    base = TINY | {"run_id": "base-tiny", "method": "base", "group_size": None, "seed": None}
-    rows["checkpoint_scores"].append(base | score(0, 0.02))
-    return {name: rows_to_frame(found, name) for name, found in rows.items()}
+    accuracy = dict(zip(steps, (0.5, 0.6, 0.7, 0.9, 0.9), strict=True))
+    scores = [{"method": "base", "group_size": None, "step": 0, "value": 0.02}]
+    for (method, seed), value in accuracy.items():
+        scores += [{"method": method, "seed": seed, "step": step, "value": v} for step, v in ((80, value), (10, 0.1))]
+    found = {run: dict(zip(names, values, strict=True)) for run, values in steps.items()}
+    return made_frames(found | {("dara_sym", 3): None}, *scores)
 
 
-def stable_crossings(steps: dict[str, list[int | None]], budget: int = 80) -> dict[str, pd.DataFrame]:
-    """Stable crossings of seeds 1, 2, ... by method (None: not within the budget); first crossings are 5 steps before."""
-    rows: dict[str, list[dict]] = {"runs": [], "crossings": [], "energies": []}
-    for method, found in steps.items():
-        for seed, stable in enumerate(found, start=1):
-            run = TINY | {"run_id": f"{method}-{seed}", "method": method, "seed": seed}
-            rows["runs"].append(run | STATE | {"steps": budget, "outcome": "completed", "origin": "trained"})
-            crossing = {"reward": "format", "threshold": 0.8, "stable_step": stable, "budget": budget}
-            crossing["first_step"] = stable - 5 if stable else None
-            rows["crossings"].append(run | crossing | {"status": "reached" if stable else "not_reached"})
-    return {name: rows_to_frame(found, name) for name, found in rows.items()}
+def stable_crossings(steps: dict[str, list[int | None]]) -> dict[str, pd.DataFrame]:
+    """Stable crossings of seeds 1, 2, ... by method (None: not within 80 steps); first crossings are 5 steps before."""
+    found = {}
+    for method, of_method in steps.items():
+        for seed, stable in enumerate(of_method, start=1):
+            first, status = (stable - 5, "reached") if stable else (None, "not_reached")
+            found[method, seed] = {"first_step": first, "stable_step": stable, "status": status}
+    return made_frames(found)
 
 
 def compared(steps: dict[str, list[int | None]]) -> list[dict]:
@@ -108,10 +120,9 @@ def test_difference_of_medians_to_gdpo():
     assert "Difference to GDPO" not in without.display
 
 
-def test_the_median_curve_crosses_where_the_paper_says():
+def test_the_median_curve_crosses_where_the_paper_says(paper):
     """Published: the median curves of format reach 0.8 at step 34 (GRPO), 19 (GDPO), 15 (DARA-Sym), 14 (DARA-Asym)."""
-    published = read_published(ROOT / "results/published/data")
-    frame = build("crossings", PublishedView(published, load_published(ROOT)["tool_main"], read_methods(ROOT))).frame
+    frame = build("crossings", paper["tool_main"]).frame
     found = frame[frame["median_curve"].notna()].set_index("method")["median_curve"].to_dict()
     assert found == {"grpo": 34, "gdpo": 19, "dara_sym": 15, "dara_asym": 14}
 
@@ -128,11 +139,8 @@ def test_our_thresholds_have_medians_and_counts():
 
 
 def test_marks_become_censored_times():
-    marks = [
-        CrossingEvent(2, None, "pending", 70, 80),
-        CrossingEvent(1, 30, "reached", None, 80),
-        CrossingEvent(1, 40, "reached", None, 80, 1),
-    ]
+    runs = [(2, None, "pending", 70, 80), (1, 30, "reached", None, 80), (1, 40, "reached", None, 80, 1)]
+    marks = [CrossingEvent(*run) for run in runs]
     times = times_of(marks, "stable")
     assert (times.keys, times.steps, times.crossed) == (((1, 0), (1, 1), (2, 0)), (30, 40, 60), (True, True, False))
     assert (times.horizon, times_of(marks, "first").steps[-1], times_of([], "first")) == (60, 80, None)
@@ -146,7 +154,7 @@ def test_marks_become_censored_times():
 def test_comparisons_equal_hand_computed_numbers():
     gdpo, sym = compared({"gdpo": [30, 40, None], "dara_sym": [20, 36, 30]})
     assert (gdpo["Reached (%)"], gdpo["Median"], gdpo["Against"]) == ("2/3 [21, 94]", "40", "–")
-    assert {gdpo[column] for column in comparisons.COMPARED} == {"–"}
+    assert {gdpo[column] for column in crossings.COMPARED} == {"–"}
     assert (sym["Reached (%)"], sym["Median"], sym["Against"]) == ("3/3 [44, 100]", "30", "GDPO")
     # -10, -4 and 30 - 60 steps: s 13.61, t(2) 4.303: -14.7 +- 33.8
     assert sym["Stable: difference"] == "−14.7 [−48.5, 19.2], 1 late"
@@ -179,7 +187,7 @@ def test_comparisons_of_few_runs(gdpo, sym, shown):
 def test_a_method_of_ones_own_is_also_set_against_dara():
     rows = compared({"gdpo": [50, 50], "dara_sym": [30, 30], "dvao": [40, 40]})
     assert [(row["method"], row["baseline"]) for row in rows[1:]] == [("dara_sym", "gdpo"), ("dvao", "gdpo")]
-    methods = METHODS | {"mine": MethodEntry(label="Mine", color="#000000")}
+    methods = METHODS | {"mine": METHODS["dvao"].model_copy(update={"label": "Mine"})}
     made = stable_crossings({"gdpo": [50, 50], "dara_sym": [30, 30], "mine": [40, 42]})
     table = build("comparisons", view(made, asked(("gdpo", "dara_sym", "mine")), methods)).frame
     mine = table[table["method"] == "mine"]
@@ -196,13 +204,12 @@ def test_a_repeat_of_a_seed_is_paired_with_the_same_repeat():
 
 
 def test_only_the_sparse_reward_its_thresholds_and_its_energy_share_are_compared():
-    several = experiment(methods=PAIR).model_copy(
-        update={"thresholds": {"correctness": (1.0,), "format": (0.5, 0.8, 0.9)}}
-    )
+    thresholds = {"correctness": (1.0,), "format": (0.5, 0.8, 0.9)}
+    several = experiment(methods=PAIR).model_copy(update={"thresholds": thresholds})
     made = simulate(methods=PAIR)
     table = build("comparisons", view(made, several))
     assert table.frame["Threshold"].tolist() == ["0.5", "0.5", "0.8", "0.8", "0.9", "0.9"]
-    raw = comparisons.RAW_OWN + comparisons.RAW_COMPARED
+    raw = crossings.RAW_OWN + crossings.RAW_COMPARED
     assert set(table.frame.columns) - set(table.display) == {*raw, "Setting", "method", "baseline"}
     energies = made["energies"][made["energies"]["reward"] == "format"]
     shares = energies.dropna(subset=["share_after"]).groupby(["method", "run_id"])["share_after"].mean()
@@ -216,17 +223,6 @@ def test_without_a_baseline_or_thresholds_there_are_no_comparisons():
     other = experiment(methods=PAIR).model_copy(update={"thresholds": {"correctness": (1.0,)}})
     with pytest.raises(ValueError, match="no thresholds of its sparse reward 'format'"):
         build("comparisons", view(simulate(methods=PAIR), other))
-
-
-def test_missing_and_diverged_runs_in_comparisons():
-    made = simulate(seeds=(100, 101), steps=40, methods=PAIR, missing=(("gdpo", 100), ("gdpo", 101)))
-    table = build("comparisons", view(made, asked()))
-    assert table.frame["Reached (%)"].iloc[0] == "missing"
-    assert set(table.frame.loc[1, comparisons.COMPARED]) == {"–"}
-    assert "Missing: GDPO seed 100, GDPO seed 101." in table.notes
-    table = build("comparisons", view(simulate(methods=PAIR, diverged={("dara_sym", 101): 12}), asked()))
-    assert table.frame["Reached (%)"].iloc[1].startswith("2/3")
-    assert "Diverged: DARA-Sym seed 101 at step 12." in table.notes
 
 
 # Runs, and what all tables share
@@ -273,6 +269,8 @@ def test_a_method_without_runs_shows_as_missing(name):
         assert "Without a score here: GRPO (no runs), GDPO (no runs)." in table.notes
     elif name != "runs":
         assert table.frame[table.frame["Method"] == "GDPO"].iloc[0]["Reached (%)"] == "missing"
+    if name == "comparisons":
+        assert set(table.frame.loc[table.frame["Method"] == "DARA-Sym", crossings.COMPARED].iloc[0]) == {"–"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -314,7 +312,7 @@ def test_rendered_tables_are_the_same_each_time_and_csv_has_raw_numbers(name, tm
     second = render_table(build(name, view(shuffled, asked())), tmp_path / "b" / "tool.one")
     assert [path.name for path in first] == ["tool.one.md", "tool.one.tex", "tool.one.csv"]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
-    raw = pd.read_csv(io.BytesIO(first[2].read_bytes()))
+    raw = pd.read_csv(first[2])
     column = {"crossings": "share", "final_scores": "average_accuracy", "runs": "steps", "comparisons": "energy_share"}
     assert pd.api.types.is_numeric_dtype(raw[column[name]])
 
@@ -322,36 +320,224 @@ def test_rendered_tables_are_the_same_each_time_and_csv_has_raw_numbers(name, tm
 # Engines
 
 
-def two_engines() -> dict[str, pd.DataFrame]:
-    """Runs of both engines; those of OpenRLHF cross three steps later, and one of them does not cross."""
-    ours = simulate(methods=PAIR)
-    theirs = {name: ours[name].copy() for name in ("runs", "crossings")}
-    for frame in theirs.values():
-        frame["run_id"] = "openrlhf-" + frame["run_id"]
-    theirs["runs"]["engine"] = "openrlhf"
-    theirs["crossings"][["first_step", "stable_step"]] += 3
-    late = (theirs["crossings"]["method"] == "gdpo") & (theirs["crossings"]["seed"] == 102)
-    theirs["crossings"].loc[late, ["stable_step", "status"]] = [float("nan"), "not_reached"]
-    return {**ours, **{name: pd.concat([ours[name], theirs[name]], ignore_index=True) for name in theirs}}
-
-
 def test_each_engine_has_its_own_runs_and_medians():
-    made = two_engines()
-    table = build("engines", view(made, experiment(methods=PAIR)))
-    crossings, runs = made["crossings"].set_index(["run_id", "threshold"])["stable_step"], made["runs"]
-    for method in PAIR:
-        of_trl = runs[(runs["method"] == method) & (runs["engine"] == "trl")].sort_values("seed")["run_id"]
-        steps = [int(crossings[run, 0.8]) for run in of_trl]
-        later = [step + 3 for step in steps]
-        row = table.frame.set_index(["Threshold", "method"]).loc[("0.8", method)]
-        assert (row["TRL: crossing"], row["median_trl"]) == (" ".join(map(str, steps)), sorted(steps)[1])
-        if method == "gdpo":
-            assert row["OpenRLHF: crossing"] == f"{later[0]} {later[1]} –"
-            assert (row["reached_openrlhf"], row["planned_openrlhf"]) == (2, 3)
-            assert row["median_openrlhf"] == max(later[:2])
-        else:
-            assert row["OpenRLHF: crossing"] == " ".join(map(str, later))
-            assert (row["difference"], row["Difference OpenRLHF - TRL"]) == (3, "+3")
+    made = stable_crossings({"gdpo": [30, 40, 50], "dara_sym": [20, 24, 28]})
+    other = stable_crossings({"gdpo": [33, 43, None], "dara_sym": [23, 27, 31]})
+    other["runs"]["engine"] = "openrlhf"
+    for name in ("runs", "crossings"):
+        other[name]["run_id"] = "openrlhf-" + other[name]["run_id"]
+        made[name] = pd.concat([made[name], other[name]], ignore_index=True)
+    table = build("engines", view(made, asked()))
+    gdpo, sym = table.frame.to_dict("records")
+    assert (gdpo["TRL: crossing"], gdpo["median_trl"]) == ("30 40 50", 40)
+    assert (gdpo["OpenRLHF: crossing"], gdpo["median_openrlhf"]) == ("33 43 –", 43)
+    assert (gdpo["reached_openrlhf"], gdpo["planned_openrlhf"]) == (2, 3)
+    assert (sym["OpenRLHF: crossing"], sym["difference"], sym["Difference OpenRLHF - TRL"]) == ("23 27 31", 3, "+3")
     assert any(note.startswith("OpenRLHF: ") for note in table.notes)
     with pytest.raises(ValueError, match="no runs of two engines \\(there are runs of trl\\)"):
         build("engines", view(simulate(methods=PAIR), experiment(methods=PAIR)))
+
+
+# Thresholds and side by side
+
+
+def test_thresholds_and_the_41_to_65_percent(paper):
+    table = build_table("threshold_crossings", paper["math_main"])
+    saved = {
+        (model, method): cell(table, "Saved (%)", Model=model, method=method)
+        for model in (QWEN3, R1)
+        for method in ("dara_asym", "dara_sym", "gdpo")
+    }
+    assert saved == {
+        (QWEN3, "dara_asym"): "40.5", (QWEN3, "dara_sym"): "46.8", (QWEN3, "gdpo"): "–",
+        (R1, "dara_asym"): "60.6", (R1, "dara_sym"): "64.8", (R1, "gdpo"): "–",
+    }  # fmt: skip
+    assert cell(table, "99 %", Model=R1, method="grpo") == "215"
+    assert cell(table, "80 %", Model=QWEN3, method="dvao") == "21"
+    assert "Without stable crossings in this source: DeepSeek-R1-Distill-Qwen-1.5B, G=16." in table.notes
+    assert any("235 steps" in note for note in table.notes)
+
+
+def test_side_by_side_has_the_26_percent(paper):
+    table = build_table("side_by_side", ours(), paper["tool_main"])
+    small = {"Published model": SMALL}
+    steps = table.frame[(table.frame["Quantity"] == "Steps to format 0.8") & (table.frame["Published model"] == SMALL)]
+    assert dict(zip(steps["method"], steps["published"], strict=True)) == {
+        "grpo": 34, "gdpo": 19, "dara_sym": 15, "dara_asym": 14,
+    }  # fmt: skip
+    saved = cell(table, "published", Quantity="Steps saved (%)", method="dara_asym", **small)
+    assert saved == pytest.approx((19 - 14) / 19)
+    assert cell(table, "Published", Quantity="Steps saved (%)", method="dara_asym", **small).startswith("26.3 [")
+    row = steps[steps["method"] == "gdpo"].iloc[0]
+    assert row["difference"] == row["ours"] - row["published"]
+    assert (row["published_low"], row["published_high"], row["n pub."]) == (16, 75, "5/5")
+    text = "\n".join(table.notes)
+    assert "The scales differ" in text
+    assert "Contradiction 13: a slow seed; GDPO has two modes" in text
+    assert "DVAO" not in text  # a method that is not in both
+
+
+def test_side_by_side_of_math_has_crossings_scores_and_energies(paper):
+    frames = simulate("math")
+    energies = frames["energies"]
+    sparse = energies["reward"] == "length"
+    energies[["energy_pos", "energy_neg", "contributed_pos", "contributed_neg"]] = 50.0
+    energies.loc[sparse, ["energy_pos", "energy_neg"]] = [2.0, 8.0]
+    energies.loc[sparse, ["contributed_pos", "contributed_neg"]] = [40.0, 50.0 / 5]
+    table = build_table("side_by_side", ours("math", frames), paper["math_main"])
+    quantities = list(dict.fromkeys(table.frame["Quantity"]))
+    assert quantities == ["Steps to length 0.99", "Steps saved (%)", "Exceed (%)", "Energy ratio"]
+    of = {"Quantity": "Steps saved (%)", "Published model": QWEN3}
+    assert cell(table, "Published", method="dara_sym", **of) == "46.8"
+    rows = paper["math_main"].rows
+    energy = rows[(rows["metric"] == "energy_ratio") & (rows["model"] == QWEN3) & (rows["method"] == "gdpo")]
+    last = energy.sort_values("step")["value"].tail(10).median()
+    assert cell(table, "published", method="gdpo", **of | {"Quantity": "Energy ratio"}) == last
+    ratios = {method: cell(table, "Ours", method=method, **of | {"Quantity": "Energy ratio"}) for method in PAIR}
+    assert ratios == {"gdpo": "0.10 [0.10, 0.10]", "dara_sym": "0.50 [0.50, 0.50]"}  # 10 / 100 and 50 / 100
+    slow = frames["crossings"]["method"] == "gdpo"
+    frames["crossings"].loc[slow, ["first_step", "stable_step", "pending_step"]] = None
+    frames["crossings"].loc[slow, "status"] = "not_reached"
+    table = build_table("side_by_side", ours("math", frames), paper["math_main"])
+    steps = of | {"Quantity": "Steps to length 0.99", "method": "gdpo"}
+    assert (cell(table, "Ours", **steps), cell(table, "Difference", **steps)) == (">90", "–")  # beyond the budget
+    assert cell(table, "Ours", method="dara_sym", **of) == "not estimable"
+
+
+def test_scores_side_by_side(paper):
+    tools = build_table(entry("tool_step100", "side_by_side"), ours(), paper["tool_main"])
+    of = {"Quantity": "Accuracy (%)", "Published model": SMALL, "method": "dara_sym"}
+    assert cell(tools, "Published", **of) == "51.2"
+    assert cell(tools, "difference", **of) == pytest.approx(cell(tools, "ours", **of) - 0.511731, abs=1e-6)
+    maths = build_table(entry("math_step50", "side_by_side"), ours("math"), paper["math_main"])
+    assert set(maths.frame["Quantity"]) == {"Acc (%)", "Exceed (%)", "Joint (%)"}
+    with pytest.raises(ValueError, match="no quantity in common"):
+        build_table(entry("tool_step100", "side_by_side"), ours("math"), paper["tool_main"])
+
+
+# Settings
+
+
+def test_settings_of_both_sources(paper):
+    preset = load_preset(ROOT, ROOT / "config/presets/laptop.yaml").preset
+    view = RunsView(simulate(), experiment(), read_methods(ROOT), "laptop")
+    mine = build_table("hyperparameters", view, preset=preset)
+    theirs = build_table("hyperparameters", paper["tool_main"])
+    assert cell(mine, "Value", setting="learning_rate") == "0.0002"
+    assert cell(mine, "Value", setting="responses_per_step") == "128"
+    assert cell(mine, "For", setting="w_max") == "DARA-Sym, DARA-Asym"
+    assert cell(theirs, "Value", setting="learning_rate") == "1e-06"
+    assert cell(theirs, "Value", setting="prompts_per_step") == "512"
+    assert any(note.endswith("Contradictions explained there: 7, 9, 11.") for note in theirs.notes)
+    both = build_table("hyperparameters", view, paper["tool_main"], preset=preset)
+    assert (cell(both, "Ours", setting="group_size"), cell(both, "Published", setting="group_size")) == ("4", "4")
+    with pytest.raises(ValueError, match="no preset was given"):
+        build_table("hyperparameters", view)
+
+
+@pytest.mark.parametrize("task", ["tool_calling", "math"])
+def test_settings_of_the_papers_own_scale(task):
+    preset = load_preset(ROOT, ROOT / "config/presets/paper.yaml").preset
+    view = RunsView(simulate(task), experiment(task), read_methods(ROOT), "paper")
+    table = build_table("hyperparameters", view, preset=preset)
+    shown = table.frame.set_index("setting")["Value"]
+    if task == "math":
+        assert shown["dataset"] == "deepscaler at 0459102"
+        assert (shown["kl_loss_coefficient"], shown["candidate_groups"], shown["dual_clip"]) == ("0.0005", "768", "3")
+        assert shown["evaluation/length_limit_tokens"] == shown["length_limit_tokens"] == "4000"
+    else:
+        assert (shown["dataset"], shown["validation_rows"]) == ("toolrl at 8cee13e", "80")
+        assert (shown["precision"], shown["final_normalization"]) == ("bfloat16", "token")
+        assert cell(table, "Remark", setting="kl_reward_coefficient") == "only GRPO feels it"
+        assert not {"length_limit", "dual_clip"} & set(shown.index)  # what this experiment has not
+
+
+# As files
+
+
+def every_published(paper: dict[str, PublishedView]) -> dict[str, Table]:
+    """All tables of config/published.yaml, and two wide ones of made-up runs."""
+    views = paper.values()
+    found = {output: build_table(made, one) for one in views for output, made in one.experiment.tables.items()}
+    several = ours(frames=simulate(settings=(("small", 4), ("small", 8))))
+    return found | {f"our {name}": build_table(name, several) for name in ("crossings", "comparisons", "runs")}
+
+
+def widths(text: str) -> list[float]:
+    """The width of each tabular: its widest cells, the gaps, and paragraphs as wide as they are set."""
+    text = text.replace(r"$\pm$", "±").replace("$-$", "−")
+    size = re.search(r"\\(\w+)\n\\setlength", text)[1]
+    found = []
+    for alignment, body in re.findall(r"begin\{tabular\}\{@\{\}(.*?)@\{\}\}\n(.*?)\\end\{tabular\}", text, re.DOTALL):
+        columns = re.findall(r"[lr]|p\{(\d+)pt\}", alignment)
+        rows = re.findall(r"^(.*) \\tabularnewline$", body, re.MULTILINE)
+        cells = [[re.sub(r"\\text\w+|[\\${}]", "", cell) for cell in row.split(" & ")] for row in rows]
+        natural = [render.SIZES[size] * max(map(text_width, column)) for column in zip(*cells, strict=True)]
+        set_to = [float(width) if width else own for width, own in zip(columns, natural, strict=True)]
+        found.append(sum(set_to) + render.GAP * (len(columns) - 1))
+    return found
+
+
+def test_every_table_fits_a_column_or_a_page(paper):
+    wide = set()
+    for name, table in every_published(paper).items():
+        text = latex(table)
+        assert text.startswith("% Packages: booktabs"), name
+        page = r"\begin{table*}" in text
+        assert widths(text), name
+        assert max(widths(text)) <= (render.PAGE if page else render.COLUMN), name
+        wide |= {name} if page else set()
+        body = re.sub(r"^%.*", "", text)
+        assert "±" not in body
+        assert "%" not in body.replace(r"\%", "")
+        assert "_" not in body.replace(r"\_", "")
+        assert len(markdown(table).splitlines()) == 4 + len(table.frame) + 1 + len(table.notes)
+        assert set(table.numeric) - {"G"} <= set(table.display)
+        assert not (table.frame[table.display] == "").all().any(), "a column that says nothing"
+    assert {"tool_step100", "tool_hyperparameters", "our comparisons"} <= wide
+    assert "fixed_weight_scores" not in wide
+
+
+def test_latex_is_booktabs_and_escaped_with_shared_headings():
+    columns = {"A_b (%)": ["50 % & more", "~x^2 {y} #1 $2 \\z"], "Δ": ["−3", "[1, 2] ± 3"], "Acc X": ["1", "2"]}
+    frame = pd.DataFrame(columns | {"Acc Y": ["3", "4"], "raw": [1.5, 2.5]})
+    text = latex(Table(frame, "100 % of a_b", ["p < 0.5 & more_"], ["A_b (%)", "Δ", "Acc X", "Acc Y"], ("Acc Y",)))
+    for needed in (r"\toprule", r"\midrule", r"\bottomrule", r"\caption{100 \% of a\_b}", r"\begin{table}"):
+        assert needed in text
+    assert r"&  & \multicolumn{2}{c}{Acc} \\" in text
+    assert "\\cmidrule(lr){3-4}\nA\\_b (\\%) & Δ & X & Y \\\\" in text
+    assert r"50 \% \& more & $-$3 & 1 & 3 \tabularnewline" in text
+    escaped = r"\textasciitilde{}x\textasciicircum{}2 \{y\} \#1 \$2 \textbackslash{}z"
+    assert escaped + r" & [1, 2] $\pm$ 3 & 2 & 4 \tabularnewline" in text
+    assert r"p \textless{} 0.5 \& more\_\par" in text
+    assert "1.5" not in text
+    assert escape_latex("a|b>c–d") == r"a\textbar{}b\textgreater{}c--d"
+
+
+def test_a_long_table_continues_on_the_next_page_and_a_wide_one_below():
+    rows = {f"C{number}": ["a cell of some words"] * 150 for number in range(8)}
+    text = latex(Table(pd.DataFrame({"Method": ["M"] * 150, **rows}), "Long", ["Note."], ["Method", *rows]))
+    assert text.count(r"\begin{table*}") == text.count(r"\end{table*}") > 2
+    assert text.count("(continued)") == text.count(r"\addtocounter{table}{-1}") == text.count(r"\begin{table*}") - 1
+    assert text.count("Method & ") == text.count(r"\begin{tabular}")
+    assert text.count("Note.") == 1
+    assert max(widths(text)) <= render.PAGE
+
+
+def test_markdown_escapes_the_column_separator(tmp_path):
+    table = Table(pd.DataFrame({"A": ["x|y"]}), "Title", ["Note."], ["A"])
+    text = render_table(table, tmp_path / "t")[0].read_text()
+    assert text == "**Title**\n\n| A |\n| --- |\n| x\\|y |\n\n- Note.\n"
+
+
+def test_a_table_without_rows_or_with_numbers_for_display_is_an_error():
+    for cells, message in (([], "'Title' has no row"), ([1.5], r"column 'A': 1\.5 must be a string")):
+        with pytest.raises(ValueError, match=message):
+            Table(pd.DataFrame({"A": cells}), "Title", [], ["A"])
+
+
+def test_numbers_in_cells():
+    assert (number(24.5), number(-3.0), number(float("nan")), number(None)) == ("24.5", "−3", "–", "–")
+    assert (signed(4.0), signed(-2.5), signed(0.0), signed(float("nan"))) == ("+4", "−2.5", "0", "–")
+    assert with_interval(0.5, 0.4, 0.6, 1, 100) == "50.0 [40.0, 60.0]"
+    assert with_interval(0.5, float("nan"), float("nan"), 1, 100) == "50.0"

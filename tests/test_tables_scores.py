@@ -1,26 +1,28 @@
-"""Tables of scores, from what config/ says of them: on made-up runs and on published numbers."""
+"""Tables of scores, from what config/ or a user says of them: on made-up runs and on published numbers."""
 
 from __future__ import annotations
 
 import math
+import shutil
+from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 
 from dara.analysis.compare import score_difference
 from dara.analysis.frames import rows_to_frame
-from dara.analysis.paper_numbers import read_published
 from dara.analysis.tables import build_table
 from dara.analysis.tables.render import markdown
 from dara.analysis.tables.rows import clearly_best
 from dara.analysis.view import Estimate, Setting
-from dara.analysis.view_published import PublishedView
+from dara.analysis.view_published import PublishedView, read_published
 from dara.analysis.view_runs import RunsView
-from dara.config import MethodEntry
-from dara.loading import load_published, read_methods
+from dara.config import Configuration, MethodEntry
+from dara.loading import ConfigurationError, load_preset, load_published, read_methods
 from dara.table_options import ScoreTable
 from project import ROOT
-from scored_frames import bfcl_v4, build, laptop_tools, math_five, scored, toolrl_validation
+from scored_frames import bfcl_v4, build, cell, laptop_tools, math_five, scored, toolrl_validation
 from synthetic import METHODS, experiment, simulate, view
 
 PAIR = ("gdpo", "dara_sym")
@@ -45,14 +47,6 @@ def theirs():
 
 def ours(task: str = "tool_calling", methods=("grpo", "gdpo", "dara_sym", "dara_asym"), **made) -> RunsView:
     return RunsView(simulate(task, methods=methods, **made), experiment(task, methods), METHODS | STATIC, "laptop")
-
-
-def cell(table, column: str, **equal: str) -> str:
-    frame = table.frame
-    for name, value in equal.items():
-        frame = frame[frame[name] == value]
-    assert len(frame) == 1, equal
-    return frame[column].iloc[0]
 
 
 # Published
@@ -88,11 +82,7 @@ def test_published_scores_as_printed(theirs, table, model, method, shown):
 def test_published_tables_say_what_is_missing_and_contradicted(theirs):
     final, early = theirs["tool_step100"], theirs["tool_step60"]
     text = "\n".join(final.notes)
-    for part in (
-        "Contradiction 1: seeds 1 and 5 left out",
-        "Contradiction 2: the project page prints",
-        "Seeds: 0, 1, 2",
-    ):
+    for part in ("Contradiction 1: seeds 1 and 5 left out", "Contradiction 2: the project page", "Seeds: 0, 1, 2"):
         assert part in text
     missing = "Without a score here: GRPO of Qwen2.5-3B-Instruct, GDPO of Qwen2.5-3B-Instruct"
     assert any(note.startswith(missing) for note in early.notes)
@@ -149,9 +139,8 @@ def test_final_scores_equal_hand_computed_numbers():
     of_format = curves["metric"] == "reward/format/mean"
     curves.loc[of_format, "value"] = (curves.loc[of_format, "step"] == 80) * 0.5 + 0.5
     table = build("final_scores", view(frames, experiment(methods=PAIR)))
-    assert table.display == [
-        *("Method", "n", "Average Accuracy (%)", "Average Format (%)", "Train correctness", "Train format")
-    ]
+    scores = ["Average Accuracy (%)", "Average Format (%)", "Train correctness", "Train format"]
+    assert table.display == ["Method", "n", *scores]
     gdpo = table.frame[table.frame["method"] == "gdpo"].iloc[0]
     assert gdpo["Average Accuracy (%)"] == "60.0 [35.2, 84.8]"  # s .1, t(2) 4.3027: .6 +- .2484
     assert gdpo["average_accuracy_low"] == pytest.approx(0.35159, abs=1e-5)
@@ -393,3 +382,63 @@ def test_no_table_pools_the_runs_of_two_engines():
     made["runs"] = pd.concat([made["runs"], twice], ignore_index=True)
     with pytest.raises(ValueError, match=r"experiment tool_main: batch-.* and .* are two runs of one method, model"):
         view(made, experiment(methods=PAIR))
+
+
+# A table of one's own
+
+MINE = """
+table: scores
+title: Format at {step}
+note: Format alone.
+step: best of average_format
+spread: hierarchical
+metrics:
+  average_format: {title: Format, best: highest, decimals: 3}
+  reward/format/mean: {title: Reward, unit: plain, decimals: 2, window: 5}
+"""
+
+
+def preset_with(directory: Path, mine: object) -> Configuration:
+    """The laptop's preset, in a copy of config/ in which tool_main has a table `mine`."""
+    shutil.copytree(ROOT / "config", directory / "config")
+    path = directory / "config/experiments/tool_main.yaml"
+    content = yaml.safe_load(path.read_text())
+    content["tables"]["mine"] = mine
+    path.write_text(yaml.safe_dump(content))
+    return load_preset(directory, directory / "config/presets/laptop.yaml")
+
+
+def test_a_table_of_scores_needs_no_code(tmp_path):
+    mine = preset_with(tmp_path, yaml.safe_load(MINE)).experiments["tool_main"].tables["mine"]
+    made = view(simulate())
+    table = build_table(mine, made)
+    assert table.title == f"Format at the best of average_format step (tool_main, laptop-base, {made.source})"
+    assert table.display == ["Method", "n", "Format", "Reward"]
+    for method in PAIR:
+        scores = {step: made.score("average_format", method, made.settings[0], step) for step in range(10, 81, 10)}
+        curve = {step: score.value for step, score in scores.items()}
+        row = table.frame[table.frame["method"] == method].iloc[0]
+        assert row["step"] == max(curve, key=lambda step: (curve[step], -step))
+        assert row["Format"].startswith(f"{100 * max(curve.values()):.3f}")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"spred": "sd"}, ".spred: unknown key; did you mean 'spread'?"),
+        ({"spread": "range"}, ".spread: input should be 'sd', 'seeds'"),
+        ({"step": "first"}, ".step: must be a step of the authors' training, last, each, unstated or"),
+        ({"step": "best of acc"}, ": step: 'best of acc' needs that metric among metrics, with its key best"),
+        ({"step": "each", "spread": "sd"}, ": step: each has both intervals: it goes with spread"),
+        ({"sets": {"live": "Live"}, "differences": {"grpo": "gdpo"}}, ": a table has only one of sets"),
+        ({"metrics": {}}, ".metrics: dictionary should have at least 1 item"),
+        ({"metrics": {"acc": {"titel": "A"}}}, ".metrics.acc.titel: unknown key; did you mean 'title'?"),
+        ({"metrics": {"acc": 3}}, ".metrics.acc: input should be a valid dictionary"),
+        ({"table": "score"}, ": must be the name of a table, or a mapping with `table: scores`"),
+        ("scores", ": a table of scores is a mapping"),
+    ],
+)
+def test_a_mistake_in_a_table_of_scores_is_named_with_file_and_key(tmp_path, change, message):
+    with pytest.raises(ConfigurationError) as error:
+        preset_with(tmp_path, yaml.safe_load(MINE) | change if isinstance(change, dict) else change)
+    assert f"config/experiments/tool_main.yaml: tables.mine{message}" in str(error.value)

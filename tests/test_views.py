@@ -14,11 +14,10 @@ from dara.analysis.crossing import CrossingEvent, first_crossing
 from dara.analysis.figures import draw_figure
 from dara.analysis.figures.style import joined_notes, render_figure
 from dara.analysis.intervals import t_interval
-from dara.analysis.paper_numbers import read_published
 from dara.analysis.tables import build_table
 from dara.analysis.tables.render import render_table
 from dara.analysis.view import CURVE, Setting
-from dara.analysis.view_published import PublishedView
+from dara.analysis.view_published import PublishedView, read_published
 from dara.analysis.view_runs import curve_over_runs
 from dara.loading import ConfigurationError, load_published, read_methods
 from project import ROOT
@@ -135,7 +134,6 @@ def test_published_scores_prefer_the_result_files(views):
     tool = views["tool_main"]
     final = tool.score("average_accuracy", "dvao", SMALL, 100)
     assert (final.value, final.sd, final.n) == (0.48637503, 0.02635638, 3)
-    assert "Contradiction 1" in final.note
     assert tool.score("average_format", "dara_asym", SMALL, 60).sd is None
     assert tool.score("average_accuracy", "gd2po_hard", SMALL, 100).value == pytest.approx(0.50695150)
     assert tool.score("format/live", "base", LARGE, 0).value == 0.5492228

@@ -16,11 +16,11 @@ SCORES = "scores"
 """The table that a mapping describes; every other table is given by name."""
 
 TABLES = {
-    "comparisons": "comparisons:build",
+    "comparisons": "crossings:build_comparisons",
     "crossings": "crossings:build",
     "engines": "crossings:build_engines",
     "hyperparameters": "hyperparameters:build",
-    "runs": "runs:build",
+    "runs": "hyperparameters:build_runs",
     SCORES: "scores:build",
     "threshold_crossings": "crossings:build_thresholds",
 }
@@ -55,6 +55,9 @@ class ScoreColumn(Model):
     alone: bool = Field(False, description="in a table with `beside`: not compared with the other experiment")
 
 
+_TITLED = BeforeValidator(lambda value: {"title": value} if isinstance(value, str) else value)
+
+
 class Beside(Model):
     """Another experiment whose scores are shown next to the table's own."""
 
@@ -72,17 +75,13 @@ def _check_step(value: Any) -> Any:
     return value
 
 
-def _titled(value: Any) -> Any:
-    return {"title": value} if isinstance(value, str) else value
-
-
 class ScoreTable(Model):
     """A table of scores at one step: one row per method, one column per metric."""
 
     table: Literal["scores"] = Field(description="the table that these keys describe")
     title: str = Field(min_length=1, description="what stands above it; `{step}` is replaced by its step")
     note: str = Field("", description="what its columns are, in one or two short sentences, below the table")
-    metrics: dict[str, Annotated[ScoreColumn, BeforeValidator(_titled)]] = Field(
+    metrics: dict[str, Annotated[ScoreColumn, _TITLED]] = Field(
         min_length=1, description="metric -> its column; a metric that no run has is left out"
     )
     sets: dict[str, str] = Field(
@@ -106,10 +105,15 @@ class ScoreTable(Model):
     beside: Beside | None = Field(None, description="another experiment beside this one")
     benchmark: str | None = Field(None, description="only of presets whose task has this benchmark")
 
+    @property
+    def chosen_by(self) -> str | None:
+        """Return the metric whose best value chooses the step of each method, if there is one."""
+        return self.step.removeprefix(BEST_OF) if str(self.step).startswith(BEST_OF) else None
+
     @model_validator(mode="after")
     def _consistent(self) -> ScoreTable:
-        if isinstance(self.step, str) and self.step.startswith(BEST_OF):
-            chosen = self.metrics.get(self.step.removeprefix(BEST_OF))
+        if self.chosen_by is not None:
+            chosen = self.metrics.get(self.chosen_by)
             if chosen is None or chosen.best is None:
                 raise ValueError(f"step: {self.step!r} needs that metric among metrics, with its key best")
         if self.step == "each" and (self.spread != "hierarchical" or self.sets or self.beside):

@@ -33,9 +33,8 @@ class Setting(NamedTuple):
 class Estimate:
     """A score with the known measures of its spread, in the unit of the metric (scores are fractions).
 
-    low, high: a 95 % interval over runs, None without one; sd: sample standard deviation over runs; n: runs; note: a
-    remark for readers, such as an exclusion; question_low, question_high: for a single run, the interval over
-    questions.
+    low, high: a 95 % interval over runs, None without one; sd: sample standard deviation over runs; n: runs;
+    question_low, question_high: for a single run, the interval over questions.
     """
 
     value: float
@@ -43,7 +42,6 @@ class Estimate:
     high: float | None = None
     sd: float | None = None
     n: int | None = None
-    note: str = ""
     question_low: float | None = None
     question_high: float | None = None
 

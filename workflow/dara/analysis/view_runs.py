@@ -173,7 +173,7 @@ class RunsView(View):
         if len(values) == 1:
             score = "low" in rows.columns  # training metrics have no interval over questions
             ends = (known(rows[end].iloc[0], float) for end in ("low", "high")) if score else (None, None)
-            return Estimate(float(values[0]), None, None, None, 1, "", *ends)
+            return Estimate(float(values[0]), None, None, None, 1, *ends)
         interval = t_interval(values)
         return Estimate(float(values.mean()), interval.low, interval.high, float(values.std(ddof=1)), len(values))
 

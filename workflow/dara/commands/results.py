@@ -112,8 +112,7 @@ def _runs(plan: WorkflowPlan, experiment: Experiment) -> View:
 
 
 def _paper(directory: Path, experiment: Experiment, methods: dict[str, MethodEntry]) -> View:
-    from dara.analysis.paper_numbers import read_published
-    from dara.analysis.view_published import PublishedView
+    from dara.analysis.view_published import PublishedView, read_published
 
     return PublishedView(read_published(directory / "data"), experiment, methods)
 

@@ -17,11 +17,10 @@ from markupsafe import Markup, escape
 
 from dara.analysis.figures import describe
 from dara.analysis.frames import FrameFiles
-from dara.analysis.paper_numbers import read_published
 from dara.analysis.tables import Table, build_table
 from dara.analysis.tables import describe as describe_table
 from dara.analysis.view import View
-from dara.analysis.view_published import PublishedView
+from dara.analysis.view_published import PublishedView, read_published
 from dara.analysis.view_runs import RunsView
 from dara.config import Preset
 from dara.files import gunzip, read_json, sha256, write_atomically

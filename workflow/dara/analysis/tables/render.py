@@ -59,27 +59,21 @@ def render_table(table: Table, stem: Path) -> list[Path]:
     """Write `stem`.md, `stem`.tex and `stem`.csv, and return the paths; the same table gives the same bytes."""
     stem = Path(stem)
     stem.parent.mkdir(parents=True, exist_ok=True)
-    contents = {
-        ".md": markdown(table),
-        ".tex": latex(table),
-        ".csv": table.frame.to_csv(index=False, lineterminator="\n"),
-    }
-    paths = []
-    for suffix, text in contents.items():
-        # not with_suffix: an id such as "tool_main.scores" contains a dot
-        path = stem.with_name(stem.name + suffix)
+    contents = {".md": markdown(table), ".tex": latex(table)}
+    contents[".csv"] = table.frame.to_csv(index=False, lineterminator="\n")
+    # not with_suffix: an id such as "tool_main.scores" contains a dot
+    paths = {stem.with_name(stem.name + suffix): text for suffix, text in contents.items()}
+    for path, text in paths.items():
         path.write_text(text, encoding="utf-8", newline="\n")
-        paths.append(path)
-    return paths
+    return list(paths)
 
 
 def markdown(table: Table) -> str:
     """Return the display columns as a GitHub table, with the title above and the notes below."""
     rule = ["---:" if column in table.numeric else "---" for column in table.display]
-    rows = [[_markdown_cell(column) for column in table.display], rule, *_cells(table, _markdown_cell, "**{}**")]
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    notes = [f"- {note}" for note in table.notes]
-    return "\n".join([f"**{table.title}**", "", *lines, "", *notes]) + "\n"
+    cells = [list(row.values()) for row in _cells(table, _markdown_cell, "**{}**")]
+    lines = ["| " + " | ".join(row) + " |" for row in [[*map(_markdown_cell, table.display)], rule, *cells]]
+    return "\n".join([f"**{table.title}**", "", *lines, "", *(f"- {note}" for note in table.notes)]) + "\n"
 
 
 def latex(table: Table) -> str:
@@ -132,7 +126,13 @@ def text_width(text: str) -> float:
 
 def _layout(table: Table) -> Layout:
     """Return the first layout in which the table fits."""
-    widths = {column: _column_width(table, column) for column in table.display}
+    shared = _shared(table.display)
+    widths = {}
+    for column in table.display:
+        body = max(text_width(cell) for cell in table.frame[column])
+        bold = 1.15 if any(name == column for _, name in table.bold) else 1.0
+        heading = _heading(column, body, shared)
+        widths[column] = max(bold * body, *(text_width(line) for line in heading.split("\n")))
     # Prefer the narrow environment and large type; then set long columns as paragraphs; then split the columns.
     for environment, width in (("table", COLUMN), ("table*", PAGE)):
         for size, scale in SIZES.items():
@@ -140,11 +140,11 @@ def _layout(table: Table) -> Layout:
                 return Layout(environment, size, [table.display], {})
     long = [column for column in table.display if widths[column] > PAGE / 3]
     if long:
-        scale = SIZES["footnotesize"]
-        rest = sum(scale * widths[column] for column in table.display if column not in long)
+        rest = sum(SIZES["footnotesize"] * widths[column] for column in table.display if column not in long)
         room = PAGE - rest - GAP * (len(table.display) - 1)
-        shares = {column: room * widths[column] / sum(widths[each] for each in long) for column in long}
-        return Layout("table*", "footnotesize", [table.display], {column: max(40.0, shares[column]) for column in long})
+        total = sum(widths[column] for column in long)
+        paragraphs = {column: max(40.0, room * widths[column] / total) for column in long}
+        return Layout("table*", "footnotesize", [table.display], paragraphs)
     keys = table.display[: table.display.index("Method") + 1] if "Method" in table.display else table.display[:1]
     parts = [[*keys]]
     for column in table.display[len(keys) :]:
@@ -152,13 +152,6 @@ def _layout(table: Table) -> Layout:
             parts.append([*keys])
         parts[-1].append(column)
     return Layout("table*", "footnotesize", parts, {})
-
-
-def _column_width(table: Table, column: str) -> float:
-    body = max(text_width(cell) for cell in table.frame[column])
-    bold = 1.15 if any(name == column for _, name in table.bold) else 1.0
-    heading = _heading(column, body, _shared(table.display))
-    return max(bold * body, *(text_width(line) for line in heading.split("\n")))
 
 
 def _fits(widths: dict[str, float], columns: list[str], width: float, scale: float) -> bool:
@@ -187,63 +180,49 @@ def _heading(column: str, width: float, shared: dict[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _pages(table: Table, layout: Layout) -> list[tuple[range, list[str]]]:
+def _pages(table: Table, layout: Layout) -> list[tuple[list[int], list[str]]]:
     """Return the rows and the notes of each environment, such that none is higher than a page."""
-    scale, start = SIZES[layout.size], HEAD * len(layout.parts)
-    pages, used, first = [], start, 0
+    scale, small, start = SIZES[layout.size], SIZES["footnotesize"], HEAD * len(layout.parts)
+    pages, used = [([], [])], start
     for row in range(len(table.frame)):
         cells = ((table.frame[column].iloc[row], width) for column, width in layout.paragraphs.items())
         lines = max([1, *(math.ceil(1.1 * scale * text_width(cell) / width) for cell, width in cells)])
         height = LINE * scale * lines * len(layout.parts)
         if used + height > HEIGHT:
-            pages.append((range(first, row), []))
-            used, first = start, row
+            pages.append(([], []))
+            used = start
+        pages[-1][0].append(row)
         used += height
-    pages.append((range(first, len(table.frame)), []))
     for note in table.notes:
         width = COLUMN if layout.environment == "table" else PAGE
-        height = LINE * SIZES["footnotesize"] * math.ceil(1.1 * SIZES["footnotesize"] * text_width(note) / width)
+        height = LINE * small * math.ceil(1.1 * small * text_width(note) / width)
         if used + height > HEIGHT:
-            pages.append((range(0), []))
+            pages.append(([], []))
             used = 0.0
         pages[-1][1].append(note)
         used += height
     return pages
 
 
-def _tabular(table: Table, layout: Layout, columns: list[str], rows: range) -> list[str]:
+def _tabular(table: Table, layout: Layout, columns: list[str], rows: list[int]) -> list[str]:
     cells = _cells(table, escape_latex, r"\textbf{{{}}}")
-    body = [
-        [_paragraph(cells[row][table.display.index(name)], name in layout.paragraphs) for name in columns]
-        for row in rows
-    ]
-    alignment = "".join(
-        f"p{{{int(layout.paragraphs[column])}pt}}"
-        if column in layout.paragraphs
-        else "r"
-        if column in table.numeric
-        else "l"
-        for column in columns
-    )
+    alignment = {name: "r" if name in table.numeric else "l" for name in columns}
+    for name in layout.paragraphs:
+        alignment[name] = f"p{{{int(layout.paragraphs[name])}pt}}"
+        for row in rows:  # a line may break inside names, paths and checksums
+            breaks = re.sub(r"(\\_|/|[0-9a-f]{8}(?=[0-9a-f]))", r"\1\\allowbreak{}", cells[row][name])
+            cells[row][name] = r"\raggedright " + breaks
+    lines = [" & ".join(cells[row][name] for name in columns) + r" \tabularnewline" for row in rows]
     return [
-        rf"\begin{{tabular}}{{@{{}}{alignment}@{{}}}}",
+        rf"\begin{{tabular}}{{@{{}}{''.join(alignment.values())}@{{}}}}",
         r"\toprule",
         *_headings(table, columns),
         r"\midrule",
         # LaTeX's line break would read a following "[" or "*" as its argument.
-        *["{}" * row[0].startswith(("[", "*")) + " & ".join(row) + r" \tabularnewline" for row in body],
+        *["{}" * line.startswith(("[", "*")) + line for line in lines],
         r"\bottomrule",
         r"\end{tabular}",
     ]
-
-
-def _paragraph(cell: str, long: bool) -> str:
-    """Return a cell; a `long` one may break inside names, paths and checksums."""
-    if not long:
-        return cell
-    return r"\raggedright " + re.sub(
-        r"(\\_|/|[0-9a-f]{8}(?=[0-9a-f]))", lambda found: found[1] + r"\allowbreak{}", cell
-    )
 
 
 def _headings(table: Table, columns: list[str]) -> list[str]:
@@ -251,10 +230,11 @@ def _headings(table: Table, columns: list[str]) -> list[str]:
     shared, upper, rules, names = _shared(columns), [], [], []
     for word, group in itertools.groupby(enumerate(columns, start=1), key=lambda item: shared.get(item[1])):
         places = [place for place, _ in group]
-        upper.append(
-            rf"\multicolumn{{{len(places)}}}{{c}}{{{escape_latex(word)}}}" if word else "& " * (len(places) - 1)
-        )
-        rules += [rf"\cmidrule(lr){{{places[0]}-{places[-1]}}}"] if word else []
+        if word:
+            upper.append(rf"\multicolumn{{{len(places)}}}{{c}}{{{escape_latex(word)}}}")
+            rules.append(rf"\cmidrule(lr){{{places[0]}-{places[-1]}}}")
+        else:
+            upper.append("& " * (len(places) - 1))
     for column in columns:
         lines = _heading(column, max(map(text_width, table.frame[column])), shared).split("\n")
         text = r"\\".join(map(escape_latex, lines))
@@ -269,14 +249,11 @@ def escape_latex(text: str) -> str:
     return "".join(LATEX.get(character, character) for character in text)
 
 
-def _cells(table: Table, escape: Callable[[str], str], bold: str) -> list[list[str]]:
-    """Return the display cells, escaped; bold ones in the form `bold`."""
-    rows = table.frame[table.display].to_numpy().tolist()
+def _cells(table: Table, escape: Callable[[str], str], bold: str) -> list[dict[str, str]]:
+    """Return the display cells of each row by column, escaped; bold ones in the form `bold`."""
+    rows = table.frame[table.display].to_dict("records")
     return [
-        [
-            bold.format(escape(cell)) if (index, column) in table.bold else escape(cell)
-            for column, cell in zip(table.display, row, strict=True)
-        ]
+        {name: (bold if (index, name) in table.bold else "{}").format(escape(cell)) for name, cell in row.items()}
         for index, row in enumerate(rows)
     ]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -14,22 +15,13 @@ from dara.analysis.names import BASE
 from dara.analysis.tables.render import MISSING, Table, number, with_interval
 from dara.analysis.tables.rows import (
     BASE_LABEL,
-    RAW,
-    Steps,
-    cell,
+    POINTER,
+    Scores,
     clearly_best,
-    estimate_of,
-    hidden_note,
-    is_published,
-    raw_cells,
+    or_nan,
     runs_behind,
-    scale_of,
     setting_cells,
     setting_columns,
-    step_note,
-    step_of,
-    step_title,
-    steps_of,
     title_of,
 )
 from dara.analysis.view import Estimate, Setting, View, missing_data
@@ -37,150 +29,103 @@ from dara.analysis.view_published import PublishedView
 from dara.analysis.view_runs import RunsView
 from dara.table_options import ScoreColumn, ScoreTable
 
-SPREADS = {
-    "sd": "mean ± SD over n seeds",
-    "seeds": "mean [95 % t interval] over n seeds",
-    "questions": "mean [95 % interval: over n seeds, of a single run over its questions]",
-    "hierarchical": "mean [95 % interval over seeds and questions]",
-    "none": "mean over n seeds",
-}
-POINTER = "docs/statistics.md explains it under Score tables."
 BOLD_NOTE = "Bold: the best method of a model where its interval overlaps no other."
-OVER_SEEDS, OVER_BOTH = "t over seeds", "seeds and questions"
-EACH_RAW = (
-    *("metric", "method", "baseline", "step", "value", "t_low", "t_high", "low", "high"),
-    *("n_seeds", "n_questions"),
-)
+
+Row = dict[str, object]
 
 
-@dataclass(frozen=True)
-class Shown:
-    """One column of a row of scores: the metric, its description, and the name of its raw columns."""
+class Shown(NamedTuple):
+    """A column of scores: the name of its raw columns, its metric, and what config/ says of it."""
 
+    raw: str
     metric: str
     column: ScoreColumn
-    raw: str
-
-
-@dataclass
-class Body:
-    """The rows of a table under construction."""
-
-    rows: list[dict[str, object]] = field(default_factory=list)
-    bold: set[tuple[int, str]] = field(default_factory=set)
-    missing: list[str] = field(default_factory=list)
-    found: set[str] = field(default_factory=set)
-    """Raw names of the columns that have a value."""
 
 
 def build(view: View, options: ScoreTable) -> Table:
     """Return one row a (setting, method), the base model first, and one column a metric.
 
-    Returns:
-        Raw columns: method, step, and for each metric the value as a fraction, and _low, _high, _sd, _n. With `sets`
-        also `score` and _question_low, _question_high, and the names are those of the sets; with `beside` only values,
-        as <metric>_<label>; with `step: each` the columns of the frame score_intervals.
-
-    Raises:
-        ValueError: the source has none of the metrics at the step.
+    Raw columns: method, step, and for each metric the value as a fraction, and _low, _high, _sd, _n. With `sets` also
+    `score` and _question_low, _question_high, and the names are those of the sets; with `beside` only values, as
+    <metric>_<label>; with `step: each` the columns of the frame score_intervals. Raise ValueError if the source has
+    none of the metrics at the step.
     """
     if options.step == "each":
         return _each_step(view, options)
-    steps = steps_of(view, options)
-    if options.beside:
-        return _beside(view, options, steps)
-    body, blocks = Body(), _blocks(options)
+    scores = Scores(view, options)
+    return _beside(scores) if options.beside else _of_methods(scores)
+
+
+def _of_methods(scores: Scores) -> Table:
+    """Return the table of one experiment: the methods that have a value, and differences of methods."""
+    view, options, steps = scores.view, scores.options, scores.steps()
+    blocks = _blocks(options)
+    rows, bold, missing, found = [], set(), [], set()
     for setting, step in steps.items():
-        for metric, block in blocks:
-            _add_methods(body, view, options, setting, step, metric, block)
-        body.rows += [
-            _difference_row(view, options, setting, step, method, baseline)
-            for method, baseline in options.differences.items()
-            if {method, baseline} <= set(view.methods)
-        ]
-    if not body.found:
+        for score, block in blocks.items():
+            of_methods = _method_rows(scores, setting, step, score, block)
+            found |= {raw for _, made in of_methods.values() for raw, estimate in made.items() if estimate}
+            for each in block:
+                own = {method: made[each.raw] for method, (_, made) in of_methods.items() if method != BASE}
+                if each.column.best and (winner := clearly_best(own, each.column.best)):
+                    bold.add((len(rows) + list(of_methods).index(winner), each.column.title))
+            rows += [row for row, _ in of_methods.values()]
+            lacking = [] if score else [method for method in view.methods if method not in of_methods]
+            missing += [f"{view.method_label(method)}{_place(view, setting)}" for method in lacking]
+        pairs = [pair for pair in options.differences.items() if set(pair) <= set(view.methods)]
+        rows += [_difference_row(scores, setting, step, pair) for pair in pairs]
+    if not found:
         raise missing_data(view, f"score ({', '.join(options.metrics)})")
-    shown = [each for each in blocks[0][1] if each.raw in body.found]
-    absent = [each for each in blocks[0][1] if each.raw not in body.found]
-    titles = [each.column.title for each in shown]
-    gone = {name for each in absent for name in (each.column.title, *raw_cells(each.raw, None, _parts(options)))}
-    measured = [each.metric for _, block in blocks for each in block if each.raw in body.found]
-    columns = [*(["Score"] if options.sets else []), "Method", "n", *titles]
+    columns = next(iter(blocks.values()))
+    titles = [each.column.title for each in columns if each.raw in found]
+    absent = [each for each in columns if each.raw not in found]
+    gone = {name for each in absent for name in (each.column.title, *scores.raw(each.raw, None))}
+    measured = [each.metric for block in blocks.values() for each in block if each.raw in found]
+    notes = scores.notes(steps, [each.column.title for each in absent])
+    notes += [BOLD_NOTE] if bold else []
+    notes += [f"Without a score here: {', '.join(missing)}."] if missing else []
     return Table(
-        pd.DataFrame(body.rows).drop(columns=list(gone)),
-        title_of(view, step_title(view, options, steps)),
-        [
-            *_notes(view, options, steps, absent),
-            *([BOLD_NOTE] if body.bold else []),
-            *([f"Without a score here: {', '.join(body.missing)}."] if body.missing else []),
-            *view.notes(measured, [0, *dict.fromkeys(steps.values())]),
-        ],
-        [*setting_columns(view), *columns],
+        pd.DataFrame(rows).drop(columns=list(gone)),
+        scores.title(steps),
+        notes + view.notes(measured, [0, *dict.fromkeys(steps.values())]),
+        [*setting_columns(view), *(["Score"] if options.sets else []), "Method", "n", *titles],
         numeric=("G", "n", *titles),
-        bold=frozenset(body.bold),
+        bold=frozenset(bold),
     )
 
 
-def _blocks(options: ScoreTable) -> list[tuple[str, list[Shown]]]:
+def _blocks(options: ScoreTable) -> dict[str, list[Shown]]:
     """Return the columns of the table; with `sets`, those of each metric in turn."""
     if not options.sets:
-        return [("", [Shown(metric, column, metric) for metric, column in options.metrics.items()])]
-    return [
-        (
-            metric,
-            [
-                Shown(
-                    metric if part == "mean" else f"{metric}/{part}", column.model_copy(update={"title": title}), part
-                )
-                for part, title in options.sets.items()
-            ],
-        )
+        return {"": [Shown(metric, metric, column) for metric, column in options.metrics.items()]}
+    return {
+        metric: [
+            Shown(part, metric if part == "mean" else f"{metric}/{part}", column.model_copy(update={"title": title}))
+            for part, title in options.sets.items()
+        ]
         for metric, column in options.metrics.items()
-    ]
+    }
 
 
-def _parts(options: ScoreTable) -> tuple[str, ...]:
-    return (*RAW, "question_low", "question_high") if options.spread == "questions" else RAW
-
-
-def _add_methods(
-    body: Body, view: View, options: ScoreTable, setting: Setting, step: int | None, score: str, block: list[Shown]
-) -> None:
-    """Add the rows of one setting (of one score with `sets`): the methods that have a value, the base model first."""
-    first, found = len(body.rows), {}
-    for method in (BASE, *view.methods):
-        at = step_of(view, options, step, method, setting)
-        estimates = {each.raw: estimate_of(view, options, each.metric, method, setting, at) for each in block}
-        if any(estimates.values()):
-            found[method] = estimates
-            body.rows.append(_row(view, options, setting, at, method, score, block, estimates))
-        elif method != BASE and not score:
-            body.missing.append(f"{view.method_label(method)}{_place(view, setting)}")
-    body.found |= {raw for estimates in found.values() for raw, estimate in estimates.items() if estimate}
-    for each in block:
-        of_methods = {method: estimates[each.raw] for method, estimates in found.items() if method != BASE}
-        if each.column.best and (winner := clearly_best(of_methods, each.column.best)):
-            body.bold.add((first + list(found).index(winner), each.column.title))
-
-
-def _row(
-    view: View,
-    options: ScoreTable,
-    setting: Setting,
-    step: int | None,
-    method: str,
-    score: str,
-    block: list[Shown],
-    estimates: Mapping[str, Estimate | None],
-) -> dict[str, object]:
-    row = setting_cells(setting) | ({"Score": options.metrics[score].title} if score else {})
-    row["Method"] = BASE_LABEL if method == BASE else view.method_label(method)
-    row["n"] = runs_behind(estimates.values())
-    row |= {each.column.title: cell(view, options, each.column, estimates[each.raw]) for each in block}
-    row |= ({"score": score} if score else {}) | {"method": method, "step": math.nan if step is None else step}
-    for name, estimate in estimates.items():
-        row |= raw_cells(name, estimate, _parts(options))
-    return row
+def _method_rows(
+    scores: Scores, setting: Setting, step: int | None, score: str, block: list[Shown]
+) -> dict[str, tuple[Row, dict[str, Estimate | None]]]:
+    """Return row and estimates (by raw name) of each method that has a value, the base model first."""
+    found = {}
+    for method in (BASE, *scores.view.methods):
+        at = scores.step_of(step, method, setting)
+        estimates = {each.raw: scores.estimate(each.metric, method, setting, at) for each in block}
+        if not any(estimates.values()):
+            continue
+        row = setting_cells(setting) | ({"Score": scores.options.metrics[score].title} if score else {})
+        row["Method"] = BASE_LABEL if method == BASE else scores.view.method_label(method)
+        row["n"] = runs_behind(estimates.values())
+        row |= {each.column.title: scores.cell(each.column, estimates[each.raw]) for each in block}
+        row |= ({"score": score} if score else {}) | {"method": method, "step": or_nan(at)}
+        for name, estimate in estimates.items():
+            row |= scores.raw(name, estimate)
+        found[method] = row, estimates
+    return found
 
 
 def _place(view: View, setting: Setting) -> str:
@@ -190,37 +135,20 @@ def _place(view: View, setting: Setting) -> str:
     return f" of {', '.join(parts)}" if parts else ""
 
 
-def _notes(view: View, options: ScoreTable, steps: Steps, absent: Iterable[Shown]) -> list[str]:
-    """Return notes on the columns, their steps, and the columns left out."""
-    spread = f"Percent (CSV: fractions): {SPREADS[options.spread]}."
-    notes = [*([options.note] if options.note else []), f"{spread} {step_note(view, options, steps)}".strip()]
-    notes[-1] = f"{notes[-1]} {POINTER}"
-    titles = ", ".join(each.column.title for each in absent)
-    notes += [f"Not measured by the benchmark of these runs: {titles}."] if titles and not is_published(view) else []
-    return notes + hidden_note(view, steps)
-
-
-# Differences
-
-
-def _difference_row(
-    view: View, options: ScoreTable, setting: Setting, step: int | None, method: str, baseline: str
-) -> dict[str, object]:
+def _difference_row(scores: Scores, setting: Setting, step: int | None, pair: tuple[str, str]) -> Row:
     """Return the row of a method minus another; _low and _high are the ends of the interval, _n the pairs."""
-    name = f"{view.methods[method].label} − {view.methods[baseline].label}"
-    row: dict[str, object] = {**setting_cells(setting), "Method": name, "method": f"{method}-{baseline}"}
-    row["step"] = math.nan if step is None else step
+    method, baseline = (scores.view.methods[name].label for name in pair)
+    row = setting_cells(setting) | {"Method": f"{method} − {baseline}", "method": "-".join(pair), "step": or_nan(step)}
     counts = [0]
-    for metric, column in options.metrics.items():
-        found = _difference(view, metric, (method, baseline), setting, step)
-        scale, decimals = scale_of(view, column)
+    for metric, column in scores.options.metrics.items():
+        found = _difference(scores.view, metric, pair, setting, step)
+        scale, decimals = scores.scale_of(column)
         row |= {metric: found.value, f"{metric}_low": found.low, f"{metric}_high": found.high}
         row |= {f"{metric}_sd": math.nan, f"{metric}_n": found.pairs}
         shown = with_interval(found.value, found.low, found.high, decimals, scale)
         row[column.title] = f"+{shown}" if found.value > 0 else shown
         counts.append(found.pairs)
-    row["n"] = str(max(counts)) if max(counts) else MISSING
-    return row
+    return row | {"n": str(max(counts)) if max(counts) else MISSING}
 
 
 def _difference(view: View, metric: str, pair: tuple[str, str], setting: Setting, step: int | None) -> Difference:
@@ -237,71 +165,60 @@ def _difference(view: View, metric: str, pair: tuple[str, str], setting: Setting
 # Beside another experiment
 
 
-def _beside(view: View, options: ScoreTable, steps: Steps) -> Table:
+def _beside(scores: Scores) -> Table:
     """Return one row a (setting, method): each metric of the other experiment, of this one, and the change."""
-    other, labels = of_experiment(view, options.beside.experiment), (options.beside.label, options.beside.own_label)
+    view, options, steps = scores.view, scores.options, scores.steps()
+    other, labels = _of_experiment(view, options.beside.experiment), (options.beside.label, options.beside.own_label)
     rows, found = [], set()
     for setting, step in steps.items():
         for method in view.methods:
             own = {metric: view.score(metric, method, setting, step) for metric in options.metrics}
             if any(own.values()):
-                rows.append(_beside_row(view, other, options, setting, step, method, own))
+                theirs = {metric: other.score(metric, method, setting, step) for metric in options.metrics}
+                row = setting_cells(setting) | {"Method": view.method_label(method), "method": method}
+                rows.append(row | _beside_cells(scores, theirs, own))
                 found |= {metric for metric, estimate in own.items() if estimate}
     if not rows:
         raise missing_data(view, f"score ({', '.join(options.metrics)})")
     # A metric without any value is left out of the table, with its raw columns, and named in a note.
-    columns, gone, absent = [], [], []
+    columns, gone = [], []
     for metric, column in options.metrics.items():
         titles = [f"{column.title} {end}" for end in (labels[1:] if column.alone else (*labels, "change"))]
         if metric in found:
             columns += titles
-            continue
-        absent.append(Shown(metric, column, metric))
-        gone += titles + ([metric] if column.alone else [f"{metric}_{end}" for end in (*labels, "difference")])
+        else:
+            gone += titles + ([metric] if column.alone else [f"{metric}_{end}" for end in (*labels, "difference")])
     counts, shown = [f"n {label}" for label in labels], list(dict.fromkeys(steps.values()))
-    notes = [f"{label}: {note}" for label, one in zip(labels, (other, view), strict=True)
-             for note in one.notes([metric for metric in options.metrics if metric in found], shown)]  # fmt: skip
-    return Table(
-        pd.DataFrame(rows).drop(columns=gone),
-        title_of(view, step_title(view, options, steps)),
-        [*_notes(view, options, steps, absent), *notes],
-        [*setting_columns(view), "Method", *columns, *counts],
-        numeric=("G", *columns, *counts),
-    )
+    notes = scores.notes(steps, [column.title for metric, column in options.metrics.items() if metric not in found])
+    for label, one in zip(labels, (other, view), strict=True):
+        measured = one.notes([metric for metric in options.metrics if metric in found], shown)
+        notes += [f"{label}: {note}" for note in measured]
+    display = [*setting_columns(view), "Method", *columns, *counts]
+    frame = pd.DataFrame(rows).drop(columns=gone)
+    return Table(frame, scores.title(steps), notes, display, numeric=("G", *columns, *counts))
 
 
-def _beside_row(
-    view: View,
-    other: View,
-    options: ScoreTable,
-    setting: Setting,
-    step: int | None,
-    method: str,
-    own: Mapping[str, Estimate | None],
+def _beside_cells(
+    scores: Scores, theirs: Mapping[str, Estimate | None], own: Mapping[str, Estimate | None]
 ) -> dict[str, object]:
-    label, own_label = options.beside.label, options.beside.own_label
-    row: dict[str, object] = {**setting_cells(setting), "Method": view.method_label(method), "method": method}
-    behind = []
-    for metric, column in options.metrics.items():
-        mine = own[metric]
-        row[f"{column.title} {own_label}"] = cell(view, options, column, mine)
+    label, own_label = scores.options.beside.label, scores.options.beside.own_label
+    row: Row = {}
+    for metric, column in scores.options.metrics.items():
+        of = {own_label: own[metric]} if column.alone else {label: theirs[metric], own_label: own[metric]}
+        row |= {f"{column.title} {name}": scores.cell(column, estimate) for name, estimate in of.items()}
+        values = [estimate.value if estimate else math.nan for estimate in of.values()]
         if column.alone:
-            row[metric] = mine.value if mine else math.nan
+            row[metric] = values[0]
             continue
-        theirs = other.score(metric, method, setting, step)
-        behind.append(theirs)
-        values = [estimate.value if estimate else math.nan for estimate in (theirs, mine)]
         change = values[1] - values[0]
-        shown = MISSING if math.isnan(change) else number(scale_of(view, column)[0] * change, 1)
-        del row[f"{column.title} {own_label}"]  # the other experiment comes first
-        row[f"{column.title} {label}"] = cell(view, options, column, theirs)
-        row[f"{column.title} {own_label}"] = cell(view, options, column, mine)
+        shown = number(scores.scale_of(column)[0] * change, 1)
         row[f"{column.title} change"] = f"+{shown}" if change > 0 else shown
         row |= {f"{metric}_{label}": values[0], f"{metric}_{own_label}": values[1], f"{metric}_difference": change}
-    return row | {f"n {label}": runs_behind(behind), f"n {own_label}": runs_behind(own.values())}
+    compared = [theirs[metric] for metric, column in scores.options.metrics.items() if not column.alone]
+    return row | {f"n {label}": runs_behind(compared), f"n {own_label}": runs_behind(own.values())}
 
 
-def of_experiment(view: View, name: str) -> View:
+def _of_experiment(view: View, name: str) -> View:
     """Return the same source, methods and models for another experiment. Raise ValueError if it has no numbers."""
     other = view.experiment.model_copy(update={"experiment": name, "thresholds": {}})
     models = {setting.model for setting in view.settings}
@@ -321,42 +238,32 @@ def _each_step(view: View, options: ScoreTable) -> Table:
     if not isinstance(view, RunsView):
         raise missing_data(view, "scores of single questions; only runs of a preset have them")
     frame = view.frames["score_intervals"]
-    frame = frame[frame["experiment"] == view.experiment.experiment]
+    frame = frame[(frame["experiment"] == view.experiment.experiment) & frame["metric"].isin(list(options.metrics))]
+    methods, metrics, asked = list(view.methods), list(options.metrics), options.differences
+
+    def order(row: Row) -> tuple:
+        place = row["step"], metrics.index(row["metric"]), bool(row["baseline"])
+        return *place, methods.index(row["method"]), row["baseline"]
+
     rows = []
     for setting in view.settings:
-        here = view.selection.of_setting(frame, setting)
-        for step in sorted(here["step"].unique()):
-            for metric, column in options.metrics.items():
-                shown = here[(here["step"] == step) & (here["metric"] == metric)]
-                rows += [
-                    setting_cells(setting) | _each_row(view, column, one) for one in _ordered(view, options, shown)
-                ]
+        here = sorted(view.selection.of_setting(frame, setting).to_dict("records"), key=order)
+        for row in here:
+            if not asked or not row["baseline"] or asked.get(row["method"]) == row["baseline"]:
+                rows.append(setting_cells(setting) | _each_row(view, options.metrics[row["metric"]], row))
     if not rows:
         raise missing_data(view, "score at a step that all runs have")
-    columns = ["Step", "Score", "Method", "Seeds", "Questions", "Mean (%)", OVER_SEEDS, OVER_BOTH]
-    return Table(
-        pd.DataFrame(rows),
-        title_of(view, options.title),
-        [
-            *([options.note] if options.note else []),
-            f"95 % intervals: Student's t over seeds, and a bootstrap over seeds and questions. {POINTER}",
-            *view.notes(),
-        ],
-        [*setting_columns(view), *columns],
-        numeric=("G", "Step", "Seeds", "Questions", "Mean (%)"),
-    )
+    columns = ["Step", "Score", "Method", "Seeds", "Questions", "Mean (%)", "t over seeds", "seeds and questions"]
+    notes = [
+        *([options.note] if options.note else []),
+        f"95 % intervals: Student's t over seeds, and a bootstrap over seeds and questions. {POINTER}",
+        *view.notes(),
+    ]
+    display, numeric = [*setting_columns(view), *columns], ("G", "Step", "Seeds", "Questions", "Mean (%)")
+    return Table(pd.DataFrame(rows), title_of(view, options.title), notes, display, numeric)
 
 
-def _ordered(view: View, options: ScoreTable, rows: pd.DataFrame) -> list[dict]:
-    """Return the scores, then the differences, both in the order of the methods."""
-    methods, asked = list(view.methods), options.differences
-    found = rows.to_dict("records")
-    if asked:
-        found = [row for row in found if not row["baseline"] or asked.get(row["method"]) == row["baseline"]]
-    return sorted(found, key=lambda row: (bool(row["baseline"]), methods.index(row["method"]), row["baseline"]))
-
-
-def _each_row(view: View, column: ScoreColumn, found: dict) -> dict[str, object]:
+def _each_row(view: View, column: ScoreColumn, found: Row) -> Row:
     method = view.methods[found["method"]].label
     if found["baseline"]:
         method = f"{method} − {view.methods[found['baseline']].label}"
@@ -368,11 +275,9 @@ def _each_row(view: View, column: ScoreColumn, found: dict) -> dict[str, object]
         "Seeds": str(found["n_seeds"]),
         "Questions": str(found["n_questions"]),
         "Mean (%)": sign + number(100 * found["value"], 1),
-        OVER_SEEDS: _ends(found["t_low"], found["t_high"]),
-        OVER_BOTH: _ends(found["low"], found["high"]),
     }
-    return shown | {name: found[name] for name in EACH_RAW}
-
-
-def _ends(low: float, high: float) -> str:
-    return MISSING if pd.isna(low) else f"[{number(100 * low, 1)}, {number(100 * high, 1)}]"
+    for title, ends in (("t over seeds", ("t_low", "t_high")), ("seeds and questions", ("low", "high"))):
+        low, high = (number(100 * found[name], 1) for name in ends)
+        shown[title] = MISSING if pd.isna(found[ends[0]]) else f"[{low}, {high}]"
+    raw = ("metric", "method", "baseline", "step", "value", "t_low", "t_high", "low", "high", "n_seeds", "n_questions")
+    return shown | {name: found[name] for name in raw}
