@@ -101,6 +101,14 @@ def test_agrees_with_the_metrics_of_a_step(name):
             assert line[f"energy_contributed/{reward}/{sign}"] == pytest.approx(contributed[k], rel=1e-9)
 
 
-def test_a_reward_that_is_not_finite_is_an_error():
-    with pytest.raises(ValueError, match=r"the value at \(0, 1, 0\) is nan"):
-        group_z_scores(np.array([[[0.0], [np.nan]]]))
+@pytest.mark.parametrize(
+    ("rewards", "message"),
+    [
+        (np.zeros((3, 2)), "must be"),
+        (np.zeros((3, 1, 2)), "G >= 2"),
+        (np.array([[[0.0], [np.nan]]]), r"the value at \(0, 1, 0\) is nan"),
+    ],
+)
+def test_errors(rewards, message):
+    with pytest.raises(ValueError, match=message):
+        group_z_scores(rewards)

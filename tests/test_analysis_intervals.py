@@ -75,6 +75,7 @@ def test_one_value_has_no_interval_and_a_constant_sample_one_of_no_width():
     assert (bootstrap([0.3]), t_interval([0.3])) == (None, None)
     assert bootstrap([0.3] * 6) == near(Interval(0.3, 0.3), 1e-12)
     assert t_interval([0.3] * 6) == Interval(0.3, 0.3)
+    assert t_interval([0.3] * 6).degenerate
 
 
 def test_weighted_sums_equal_single_bootstraps_in_distribution():
@@ -229,6 +230,9 @@ def test_median_with_runs_that_did_not_get_there():
     assert median([10, inf, inf]) == inf
 
 
+UNEQUAL = Metric(np.array([0.0, 1.0]), np.array(["a", "a"]), np.array([0.3, 0.7]))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -237,6 +241,9 @@ def test_median_with_runs_that_did_not_get_there():
         (lambda: bootstrap([1, 2], strata=["a"]), "one group for each of the 2 values"),
         (lambda: bootstrap([1, 2], ""), "key must be"),
         (lambda: bootstrap([1, 2], resamples=0), "resamples must be at least 1"),
+        (lambda: hierarchical_interval({}, KEY), "at least one seed"),
+        (lambda: hierarchical_interval({1: metric([0, math.inf])}, KEY), "seed 1: question 2 has the value inf"),
+        (lambda: hierarchical_interval({1: UNEQUAL}, KEY), "seed 1: the weights of the stratum 'a' differ"),
         (lambda: t_interval([[1, 2]]), "one dimension"),
         (lambda: wilson_interval(0, 0), "n >= 1"),
         (lambda: wilson_interval(4, 3), "0 <= k <= n"),

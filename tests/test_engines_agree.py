@@ -142,3 +142,10 @@ def test_the_authors_kl_is_in_grpos_sum_before_its_z_score(weights):
             assert values[mask].tolist() == pytest.approx([expected.flatten()[i].item()] * int(mask.sum()), abs=1e-5)
     assert rollouts.output.advantages.numpy() == pytest.approx(expected.numpy(), abs=1e-9)
     assert torch.equal(rollouts.output.z, run_method(spec)(rewards, lengths=lengths).z)
+
+
+def test_a_penalty_is_for_grpo_only():
+    rewards, lengths = logged(2)
+    spec = spec_of("gdpo")
+    with pytest.raises(ValueError, match="for grpo, not for gdpo"):
+        batch_advantages(spec, run_method(spec), rewards, lengths, torch.zeros(B, G))

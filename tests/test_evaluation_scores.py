@@ -2,6 +2,10 @@
 
 import gzip
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +48,6 @@ from dara.files import gzipped
 from dara.registries import definition
 from dara.runs import evaluation_id
 from dara.specs import RunSpec
-from dara.store import Journal
 from evaluation_fakes import FakeSampler, benchmark, write_cases, write_checkpoints
 from oracle import oracle_response
 from project import ROOT
@@ -87,23 +90,34 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return Counting.scored
 
 
-def test_an_interrupted_scoring_goes_on_with_what_is_done(
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from dara.config import Benchmark
+from dara.evaluation import grading
+from dara.store import Journal
+add, count = Journal.add, 0
+def killed(self, *entry):
+    global count
+    count += 1
+    if count > {after}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    add(self, *entry)
+Journal.add = killed
+spec = Benchmark.model_validate_json(sys.argv[1])
+grading.score_checkpoints(Path(sys.argv[2]), [10, 20], spec, Path(sys.argv[3]), workers=2)
+"""
+
+
+def test_a_killed_scoring_goes_on_with_what_is_done(
     tmp_path: Path, counted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cases, out, other = tmp_path / "cases", tmp_path / "run", tmp_path / "other"
     spec = write_run(out, cases, [10, 20])
     write_run(other, cases, [10, 20])
-    add, left = Journal.add, iter(range(85))
-
-    def interrupted(*entry: object) -> None:
-        if next(left, None) is None:
-            raise KeyboardInterrupt
-        add(*entry)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "add", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            score_checkpoints(out, [10, 20], spec, cases, workers=2)
+    program = [sys.executable, "-c", KILLED.format(after=85), spec.model_dump_json(), str(out), str(cases)]
+    ended = subprocess.run(program, env={**os.environ, "PYTHONPATH": str(ROOT / "workflow")}, check=False)
+    assert ended.returncode == -signal.SIGKILL
     assert not (out / SCORES).exists()
     assert not (out / SCORE_TABLE).exists()
     assert len((out / JOURNAL).read_text().splitlines()) == 1 + 85

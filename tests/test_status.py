@@ -451,7 +451,10 @@ def test_the_profile_of_the_repository_and_its_site_file_can_be_counted(workflow
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("set-resources: {train: {runtime: a * 60}}", r"train\.runtime: must be a number of minutes.*'a \* 60'"),
+        (
+            "set-resources: {train: {runtime: attempt * 60}}",
+            r"train\.runtime: must be a number of minutes.*'attempt \* 60'",
+        ),
         ("set-resources: [train:runtime=60]", r"site\.yaml: set-resources: must map rules to resources"),
         ("set-resorces: {train: {gpu: 4}}", r"site\.yaml: 'set-resorces' .*did you mean 'set-resources'"),
         ("set-resources: {train: {gpu: [4]}}", r"train\.gpu: must be a number,.*\[4\]"),

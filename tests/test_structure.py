@@ -41,10 +41,12 @@ def test_this_package_keeps_them():
     ("package", "names"),
     [
         ("dara.methods", "available_methods load_method"),
-        ("dara.rewards", "assistant_turn evaluation_format math_correctness response_length think_length"),
-        ("dara.rewards", "tool_correctness tool_format"),
+        ("dara.rewards", "assistant_turn evaluation_format math_correctness numeric_equal response_length"),
+        ("dara.rewards", "think_length think_words tool_correctness tool_format"),
         ("dara.analysis", "bootstrap_interval first_crossing stable_crossing t_interval wilson_interval"),
     ],
 )
 def test_users_import_from_the_packages(package, names):
-    assert set(names.split()) <= set(importlib.import_module(package).__all__)
+    module = importlib.import_module(package)
+    assert set(names.split()) <= set(module.__all__)
+    assert all(callable(getattr(module, name)) for name in names.split())

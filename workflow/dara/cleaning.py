@@ -234,10 +234,10 @@ def _carry_out(plan: WorkflowPlan, entries: list[Entry], dry_run: bool) -> str:
     removals = {entry: size_of(entry.path) for entry in entries if entry.rule != KEPT}
     lines = [f"{human(size):>9}  {entry.rule:<11}  {entry.path}" for entry, size in removals.items()]
     sums: Counter[str] = Counter()
-    works = [work for work in _works(plan) if not work.is_symlink()]
     for entry, size in removals.items():
         sums[entry.rule] += size
         if not dry_run:
+            works = (work for work in _works(plan) if not work.is_symlink())  # by now a training may have begun
             _remove(entry.path, plan.paths.root, next(filter(entry.path.is_relative_to, works), None))
     parts = [f"{rule} {human(sums[rule])}" for rule in ("finished", "unplanned", "results") if sums[rule]]
     total = f"{human(sums.total())} {'would be freed' if dry_run else 'freed'}"

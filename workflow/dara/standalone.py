@@ -29,12 +29,20 @@ CHECKPOINT = ("config.json", "*.safetensors", "tokenizer*")
 _HUB_ID = re.compile(r"([\w.-]+/[\w.-]+)@([0-9a-f]{40})")
 
 
-def paper_settings(name: str, *, sampler: str = "transformers", **counts: int | None) -> Benchmark:
+def paper_settings(
+    name: str,
+    *,
+    sampler: str = "transformers",
+    limit: int | None = None,
+    batch_size: int | None = None,
+    samples: int | None = None,
+    max_response_tokens: int | None = None,
+) -> Benchmark:
     """Return the settings of a benchmark with the paper's decoding, but the given counts (None: the paper's).
 
-    counts: limit, batch_size, samples and max_response_tokens. ValueError for a benchmark that is not in the paper, or
-    an invalid value.
+    Raise ValueError for a benchmark that is not in the paper, or an invalid value.
     """
+    counts = {"limit": limit, "batch_size": batch_size, "samples": samples, "max_response_tokens": max_response_tokens}
     for option, value, known in (("benchmark", name, names_of("published")), ("sampler", sampler, BATCH_SIZES)):
         if value not in known:
             raise ValueError(f"--{option} {value}: must be one of {', '.join(known)}")

@@ -38,9 +38,12 @@ class Energies(NamedTuple):
 def group_z_scores(rewards: np.ndarray, eps: float = EPS) -> np.ndarray:
     """Return z-scores within each group: (r - mean) / (s + eps), s with divisor G - 1; exactly 0 in a constant group.
 
-    `rewards` are the raw ones, (..., B, G, K) with G >= 2. Raise ValueError for a reward that is not finite.
+    `rewards` are the raw ones, (..., B, G, K) with G >= 2. Raise ValueError for another shape or a
+    reward that is not finite.
     """
     values = np.asarray(rewards, dtype=np.float64)
+    if values.ndim < 3 or values.shape[-2] < 2:
+        raise ValueError(f"rewards must be (..., B, G, K) with G >= 2 (given: shape {values.shape})")
     if not np.isfinite(values).all():
         where = tuple(int(index) for index in np.argwhere(~np.isfinite(values))[0])
         raise ValueError(f"rewards: the value at {where} is {values[where]}; every reward must be finite")

@@ -133,7 +133,7 @@ def read_frame(path: Path, name: str) -> pd.DataFrame:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise FrameError(f"{path}: the file does not exist; it is written by `collect` or `analyse`") from None
+        raise FrameError(f"{path}: the file does not exist; it is written by the rule `frames`") from None
     frame = _read_at_once(content, FRAMES[name])
     return _sorted_frame(read_rows(content, FRAMES[name], path) if frame is None else frame, FRAMES[name], str(path))
 

@@ -145,6 +145,10 @@ def hierarchical_interval(metrics: Mapping[Any, Metric], key: tuple[str, ...]) -
     """
     seeds = sorted(metrics)
     chosen = [metrics[seed] for seed in seeds]
+    if not chosen:
+        raise ValueError("a hierarchical bootstrap needs the metric of at least one seed")
+    for seed, metric in zip(seeds, chosen, strict=True):
+        _check_metric(f"seed {seed}", metric)
     _check_shared(seeds, chosen)
     rng, scores = keyed_generator(*key), [metric.score for metric in chosen]
     names, groups = np.unique(np.asarray(chosen[0].strata, dtype=str), return_inverse=True)
@@ -175,6 +179,17 @@ def metric_differences(first: Mapping[Any, Metric], second: Mapping[Any, Metric]
         _check_shared([f"{seed} (first)", f"{seed} (second)"], [a, b])
         differences[seed] = Metric(a.values - b.values, a.strata, a.weights)
     return differences
+
+
+def _check_metric(where: str, metric: Metric) -> None:
+    wrong = np.flatnonzero(~np.isfinite(metric.values))
+    if len(wrong):
+        value = metric.values[wrong[0]]
+        raise ValueError(f"{where}: question {wrong[0] + 1} has the value {value}; it must be finite")
+    names = np.asarray(metric.strata, dtype=str)
+    for name in np.unique(names):
+        if np.ptp(metric.weights[names == name]) > 1e-12:
+            raise ValueError(f"{where}: the weights of the stratum {str(name)!r} differ; its questions count alike")
 
 
 def _check_shared(seeds: Sequence[Any], metrics: Sequence[Metric]) -> None:

@@ -162,7 +162,7 @@ def score_rows(metrics: Mapping[str, Metric], key: tuple[str, ...]) -> list[dict
         weights = np.stack([metrics[name].weights for name in names], axis=1)
         intervals = bootstrap_intervals(values, weights, groups, ("checkpoint_scores", *key, *map(str, categories)))
         for name, interval in zip(names, intervals, strict=True):
-            low, high = (round(end, DECIMALS) for end in interval) if interval else (None, None)
+            low, high = (round(interval.low, DECIMALS), round(interval.high, DECIMALS)) if interval else (None, None)
             row = {"metric": name, "value": round(metrics[name].score, DECIMALS), "low": low, "high": high}
             rows.append(row | {"n_questions": len(strata)})
     return rows

@@ -285,8 +285,6 @@ def _deadline(time_limit: str, minutes: float | None) -> Deadline | None:
     if time_limit == "none":
         return None
     minutes = _needed("minutes", minutes, ": --time-limit enforced needs the time limit of this job")
-    from dara.training.stopping import Deadline
-
     return Deadline(minutes, STARTED)
 
 
@@ -298,5 +296,5 @@ def _parsed(kind: Any, source: Path | str, option: str = "") -> Any:
         return TypeAdapter(kind).validate_json(source.read_bytes() if isinstance(source, Path) else source)
     except ValidationError as error:
         first = error.errors()[0]
-        place = "".join(f"{key}." for key in first["loc"])[:-1]
+        place = ".".join(map(str, first["loc"]))
         raise ValueError(": ".join(filter(None, [option or str(source), place, first["msg"]]))) from None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Context, Option
+
+from dara.files import read_json
 
 if TYPE_CHECKING:
     from dara.plan import WorkflowPlan
@@ -120,7 +121,8 @@ def status(
     context: Context, preset: PresetOption = "laptop", reuse: ReuseOption = None, as_json: JsonOption = False
 ) -> None:
     """List the runs of a preset: done, running, failed, waiting, with the last step and the reason of a failure."""
-    from dara.loading import load_preset
+    from dara.loading import load_configuration
+    from dara.places import as_written
     from dara.plan import WorkflowPlan
     from dara.status import status_rows, status_text
 
@@ -129,9 +131,8 @@ def status(
         told = found.paths.root / "configuration.json"
         source = f"as config/ says: no workflow has run in {found.paths.root} yet"
         if told.is_file():  # it has no scratch directory
-            last = load_preset(context.obj, told)
-            changes = {"scratch": found.configuration.preset.scratch} | ({"reuse": reuse} if reuse else {})
-            found = WorkflowPlan(replace(last, preset=last.preset.model_copy(update=changes)), context.obj)
+            changes = {"scratch": as_written(str(found.paths.scratch))} | ({"reuse": reuse} if reuse else {})
+            found = WorkflowPlan(load_configuration(context.obj, read_json(told) | changes, [told]), context.obj)
             source = f"as the last workflow was told ({told})"
         if as_json:
             print(json.dumps([vars(row) for row in status_rows(found)], indent=2))

@@ -24,7 +24,6 @@ import yaml
 from huggingface_hub import constants
 from huggingface_hub.errors import LocalEntryNotFoundError
 from huggingface_hub.utils import filter_repo_objects
-from huggingface_hub.utils._http import default_client_factory
 from huggingface_hub.utils.sha import git_hash
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -344,6 +343,7 @@ def _files(folder: Path) -> list[Path]:
 
 def _client() -> httpx.Client:
     """Return the hub's own client, which here times out if a host does not respond."""
+    from huggingface_hub.utils._http import default_client_factory  # private: only what downloads needs it
 
     def limit(request: httpx.Request) -> None:
         limits = request.extensions["timeout"].items()

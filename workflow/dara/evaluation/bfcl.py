@@ -223,6 +223,7 @@ def _known() -> Iterator[tuple[list[str], dict[str, Any], tuple[float, float, in
     entry["initial_config"] = {"TravelAPI": state}
     gold = {"entry": entry, "answer": [[f"book_flight(**{booking!r})"]], "category": "multi_turn_base"}
     yield [turn("book_flight", booking), "done"], gold, (1, 0.5, 0)
+    yield [turn("book_flight", booking | {"travel_date": "x"})], gold, (0, 1, 0)
     yield [turn("book_flight", booking | {"travel_to": "JFK"})], gold, (0, 1, 0)
 
 

@@ -113,13 +113,7 @@ class Sandbox(contextlib.AbstractContextManager):
         scores, complete = self._attempt(item, name)
         if not complete:  # a second time, in a fresh worker: a kill may have another cause than the response
             scores, complete = self._attempt(item, name)
-        if complete:
-            return Outcome(scores, "ok")
-        seconds = self._spec.seconds
-        logger.warning(
-            "response %d did not score within %g s of processor time, twice: counted as wrong", name, seconds
-        )
-        return Outcome(scores, "timeout")
+        return Outcome(scores, "ok" if complete else "timeout")
 
     def _attempt(self, item: Item, name: int) -> tuple[dict[str, Any], bool]:
         """Return the parts of an item's scores, and whether that is all of them; if not, the worker has ended."""
@@ -150,7 +144,7 @@ class ScoringPool(contextlib.AbstractContextManager):
     def __init__(self, spec: ScorerSpec, workers: int) -> None:
         if workers < 1:
             raise ValueError(f"workers must be at least 1, not {workers}")
-        self._sandboxes = [Sandbox(spec) for _ in range(workers)]
+        self._sandboxes, self._seconds = [Sandbox(spec) for _ in range(workers)], spec.seconds
 
     def __exit__(self, *_: object) -> None:
         for sandbox in self._sandboxes:
@@ -172,9 +166,13 @@ class ScoringPool(contextlib.AbstractContextManager):
         def work(key: int) -> Outcome:
             sandbox = free.get()
             try:
-                return sandbox.score_item(items[key], key)
+                outcome = sandbox.score_item(items[key], key)
             finally:
                 free.put(sandbox)
+            if outcome.outcome == "timeout":
+                lost = "response %d did not score within %g s of processor time, twice: counted as wrong"
+                logger.warning(lost, key, self._seconds)
+            return outcome
 
         with ThreadPoolExecutor(len(self._sandboxes)) as threads:
             keys = {threads.submit(work, key): key for key in items}

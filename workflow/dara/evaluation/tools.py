@@ -174,6 +174,12 @@ class ToolExecutor(Sandbox):
         self.score_item({"case": case_id}, 0)
         return self._live.pop(case_id).lost
 
+    def _attempt(self, item: Mapping[str, Any], name: int) -> tuple[dict[str, Any], bool]:
+        scores, complete = super()._attempt(item, name)
+        if not complete:
+            logger.warning("case %s: the tools' process ended; the next call is made in a new one", item["case"])
+        return scores, complete
+
     def _answer(self, case_id: str, live: _Live, call: dict[str, Any]) -> str | None:
         """Return the tools' answer to one call; None if the call ended the copy that executed it."""
         case, limit = self._cases[case_id], self._limits.call_seconds

@@ -35,23 +35,42 @@ def prompt(case: Case) -> list[dict[str, str]]:
 
 
 def make_tool_scorer() -> Any:
-    """Return the scorer of tool calling for a worker: item {"response", "reference"} -> parts of its rewards."""
+    """Return the scorer of tool calling for a worker: item {"response", "reference"} -> parts of its rewards.
+
+    Raise RuntimeError if known answers do not get their known rewards.
+    """
 
     def score(item: Mapping[str, Any]) -> Iterator[dict[str, float]]:
         text = assistant_turn(item["response"])
         yield {"format": int(tool_format(text, item["reference"]))}
         yield {"correctness": tool_correctness(text, item["reference"])}
 
+    call = '<think>t</think>\n<tool_call>\n{"name": "f", "parameters": {"x": 1}}\n</tool_call>'
+    known = {call: {"format": 1, "correctness": 3.0}, "f(1)": {"format": 0, "correctness": -3.0}}
+    _preflight(score, known, call)
     return score
 
 
 def make_math_scorer() -> Any:
-    """Return the scorer of math for a worker: item {"response", "reference"} -> its correctness."""
+    """Return the scorer of math for a worker: item {"response", "reference"} -> its correctness.
+
+    Raise RuntimeError if known answers do not get their known rewards.
+    """
 
     def score(item: Mapping[str, Any]) -> Iterator[dict[str, int]]:
         yield {"correctness": int(math_correctness(item["response"], item["reference"]))}
 
+    _preflight(score, {r"\boxed{\frac12}": {"correctness": 1}, "0.5": {"correctness": 0}}, "0.5")
     return score
+
+
+def _preflight(score: Any, known: Mapping[str, Mapping[str, float]], reference: str) -> None:
+    """Raise RuntimeError unless known responses get their known rewards: a broken scorer would give no error."""
+    for response, expected in known.items():
+        parts = score({"response": response, "reference": reference})
+        rewards = {name: value for part in parts for name, value in part.items()}
+        if rewards != expected:
+            raise RuntimeError(f"the validation scorer gives {rewards} to {response!r}; expected {expected}")
 
 
 def tool_row(response: Response, scores: Mapping[str, float], length_limit: int | None) -> dict[str, float]:

@@ -223,13 +223,13 @@ def _responses(path: Path) -> dict[int, list[dict[str, Any]]]:
     """Return the first responses of the first and of the last recorded step; empty without the file."""
     by_step: dict[int, list[dict[str, Any]]] = {}
     for number, line in enumerate(gunzip(path).decode("utf-8").split("\n") if path.is_file() else (), 1):
+        if not line:
+            continue
         where = f"{path}: line {number}"
         try:
-            row = json.loads(line or "null")
+            row = json.loads(line)
         except json.JSONDecodeError as error:
             raise ValueError(f"{where} is not JSON ({error.msg})") from None
-        if row is None:
-            continue
         absent = [name for name in ASKED if name not in row]
         if absent:
             raise ValueError(

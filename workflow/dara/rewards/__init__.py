@@ -15,9 +15,16 @@ from numbers import Real
 from pathlib import Path
 
 from dara.places import REWARD, load_function
-from dara.rewards.math import math_correctness, response_length
+from dara.rewards.math import math_correctness, numeric_equal, response_length
 from dara.rewards.reward import INPUTS, Reward, check_limit, check_reference
-from dara.rewards.tool_calling import assistant_turn, evaluation_format, think_length, tool_correctness, tool_format
+from dara.rewards.tool_calling import (
+    assistant_turn,
+    evaluation_format,
+    think_length,
+    think_words,
+    tool_correctness,
+    tool_format,
+)
 
 __all__ = [
     "REWARDS",
@@ -27,10 +34,12 @@ __all__ = [
     "evaluation_format",
     "load_rewards",
     "math_correctness",
+    "numeric_equal",
     "response_length",
     "reward_ranges",
     "score",
     "think_length",
+    "think_words",
     "tool_correctness",
     "tool_format",
 ]

@@ -140,6 +140,8 @@ def batch_advantages(
     """
     output = method(rewards, lengths=lengths, ranges=reward_ranges(spec.task, spec.rewards))
     if penalty is not None:
+        if spec.method.name != "grpo":
+            raise ValueError(f"a penalty on the summed reward is for grpo, not for {spec.method.name}")
         # GRPO depends only on the sum, so the penalty is one more reward.
         params = dict(spec.method.params)
         if params.get("reward_weights") is not None:

@@ -42,6 +42,11 @@ class NotFiniteError(ArithmeticError):
     """Logits of the policy are not finite: it has diverged."""
 
 
+def _not_called(**_: Any) -> list[float]:
+    """Stand where TRL asks for reward functions."""
+    raise RuntimeError("rewards are computed in MultiRewardTrainer._calculate_rewards, not by calling this")
+
+
 def train(
     spec: RunSpec, inputs: RunInputs, *, resources: Resources | None = None, ray_address: str | None = None
 ) -> None:
@@ -58,7 +63,7 @@ def train_steps(point: ResumePoint) -> tuple[RunRecord, Divergence | None]:
     with step.trackers(inputs.trackers, directory, run_id(spec), record.metrics) as progress.track:
         trainer = MultiRewardTrainer(
             model=AutoModelForCausalLM.from_pretrained(inputs.model_dir, dtype=torch.float32),
-            reward_funcs=[lambda **_: []] * len(spec.rewards),  # not called: see _calculate_rewards
+            reward_funcs=[_not_called] * len(spec.rewards),
             args=trl_config(spec, directory),
             train_dataset=datasets.Dataset.from_list(step.training_rows(point.rows, spec)),
             processing_class=AutoTokenizer.from_pretrained(inputs.model_dir),

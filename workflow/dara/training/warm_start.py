@@ -56,7 +56,7 @@ def warm_start(spec: ModelSpec, data_dir: Path, scratch: Path, manifest: Path) -
     with assembled(directory) as staging:
         model.save_pretrained(staging)
         tokenizer.save_pretrained(staging)
-    versions = {name: version(name) for name in ("torch", "transformers", "tokenizers")}
+    versions = {"torch": str(torch.__version__)} | {name: version(name) for name in ("transformers", "tokenizers")}
     content = {
         "model": spec.model_dump(mode="json"),
         "directory": str(directory),

@@ -185,7 +185,8 @@ def _median(times: CrossingTimes, key: tuple[str, ...]) -> Value:
     draws = keyed_generator(*key).integers(len(steps), size=(RESAMPLES, len(steps)))
     drawn = np.sort(steps[draws], axis=1)
     medians = (drawn[:, (len(steps) - 1) // 2] + drawn[:, len(steps) // 2]) / 2
-    return Value(middle, *percentile_interval(medians), n, text)
+    ends = percentile_interval(medians)
+    return Value(middle, ends.low, ends.high, n, text)
 
 
 def _saved(times: CrossingTimes, baseline: CrossingTimes, key: tuple[str, ...]) -> Value:
