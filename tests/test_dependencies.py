@@ -72,9 +72,6 @@ def test_a_digest_is_another_one_after_an_edit_but_for_comments_and_layout(tmp_p
 
 DRAWN = ("tables", "figures", "side_by_side")
 PUBLISHED = ("published_tables", "published_figures")
-HYPERPARAMETERS = {"tool_hyperparameters", "math_hyperparameters"}
-SCORES = {"final_scores", "math_final_scores", "tool_rates", "math_rates", "score_intervals", "math_score_intervals"}
-SCORES |= {"tool_step60", "tool_step100", "math_step50"}
 BESIDE = {"tool_summary", "math_summary", "tool_step100", "math_step50"}
 CROSSING = {"crossing", "math_crossing"}
 ALL = None
@@ -87,10 +84,7 @@ ALL = None
         ("analysis/tables/side_by_side.py", {"side_by_side": BESIDE}),
         ("analysis/figures/style.py", {"figures": ALL, "published_figures": ALL}),
         ("report/template.html.jinja", {"html_report": ALL}),
-        (
-            "analysis/view_published.py",
-            {"tables": HYPERPARAMETERS | SCORES, **dict.fromkeys(("side_by_side", *PUBLISHED, "html_report"))},
-        ),
+        ("analysis/view_published.py", dict.fromkeys(("tables", "side_by_side", *PUBLISHED, "html_report"))),
         *((f"{name}.py", {}) for name in ("training/trl", "evaluation/generate")),
     ],
 )
