@@ -72,6 +72,10 @@ def test_a_digest_is_another_one_after_an_edit_but_for_comments_and_layout(tmp_p
 
 DRAWN = ("tables", "figures", "side_by_side")
 PUBLISHED = ("published_tables", "published_figures")
+HYPERPARAMETERS = {"tool_hyperparameters", "math_hyperparameters"}
+SCORES = {"final_scores", "math_final_scores", "tool_rates", "math_rates", "score_intervals", "math_score_intervals"}
+SCORES |= {"tool_step60", "tool_step100", "math_step50"}
+CROSSINGS = {"crossings", "math_crossings"}
 BESIDE = {"tool_summary", "math_summary", "tool_step100", "math_step50"}
 CROSSING = {"crossing", "math_crossing"}
 ALL = None
@@ -84,7 +88,13 @@ ALL = None
         ("analysis/tables/side_by_side.py", {"side_by_side": BESIDE}),
         ("analysis/figures/style.py", {"figures": ALL, "published_figures": ALL}),
         ("report/template.html.jinja", {"html_report": ALL}),
-        ("analysis/view_published.py", dict.fromkeys(("tables", "side_by_side", *PUBLISHED, "html_report"))),
+        (
+            "analysis/view_published.py",
+            {
+                "tables": HYPERPARAMETERS | SCORES | CROSSINGS,
+                **dict.fromkeys(("side_by_side", *PUBLISHED, "html_report")),
+            },
+        ),
         *((f"{name}.py", {}) for name in ("training/trl", "evaluation/generate")),
     ],
 )
@@ -95,7 +105,7 @@ def test_a_file_is_code_of_what_it_decides_alone(file, expected):
         made[rule] = {rule: [f"dara.commands.results:{function}"]}
     for prefix, outputs in (("", plan.outputs), ("published_", plan.published)):
         for drawing in outputs.drawings():
-            targets = [f"dara.commands.results:{prefix}{drawing.function}", drawing.path]
+            targets = [f"dara.commands.results:{prefix or 'own_'}{drawing.function}", drawing.path]
             made.setdefault(prefix + drawing.kind, {}).update(dict.fromkeys(drawing.command.split()[1:], targets))
     for kind, outputs in made.items():
         found = {name for name, targets in outputs.items() if CODE / file in code_files(*targets)}
