@@ -1,6 +1,6 @@
 # make            the Python environment in .venv (a second time: nothing to do)
 # make reproduce  trains, evaluates, compares and draws the laptop preset: at most half an hour on two cores
-# make figures    draws every table and figure from cached runs and published numbers: three minutes
+# make figures    draws every table and figure from cached runs and published numbers: four minutes
 # make test       all tests of the laptop path, `make smoke` among them
 # The other targets are listed by `make help`.
 
@@ -55,7 +55,7 @@ reproduce: environment $(if $(filter laptop-openrlhf laptop-study,$(PRESET)),ope
 $(REPORT): $(wildcard $(RESULTS)/data/*.csv $(RESULTS)/tables/* $(RESULTS)/figures/*)
 	$(SNAKEMAKE) --configfile config/presets/$(PRESET).yaml --config reuse=none --report $@
 
-figures: environment ## every table and figure, ours from the cached runs and the published ones: three minutes, no training
+figures: environment ## every table and figure, ours from the cached runs and the published ones: four minutes, no training
 	$(SNAKEMAKE) --configfile config/presets/laptop-study.yaml --config reuse=only -- all published
 
 report: environment ## the report of the cached runs: results/laptop-study/report.html
