@@ -251,6 +251,7 @@ def test_a_killed_training_is_submitted_again_and_a_requeued_one_goes_on_under_i
         assert history.manifest(run)["starts"][1]["from_step"] >= EVERY
 
 
+@pytest.mark.parametrize("ended", ["interrupted", "preempted"])
 def test_a_training_that_was_stopped_goes_on_without_unlocking(history, ended):
     """By Ctrl-C, which cancels the jobs, or by a preemption."""
     stopped = getattr(history, ended)
